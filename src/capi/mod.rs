@@ -1,0 +1,22 @@
+//! The C ABI: one file for each section of the header, and [`guard`] for what they share.
+//!
+//! It converts and decides nothing: null and length checks, enum validation, a call, a status. The documentation of
+//! the exported items becomes `include/safealign.h`, without the `# Safety` parts, which speak to Rust.
+#![allow(non_camel_case_types)]
+
+mod file;
+mod guard;
+mod info;
+mod plan;
+mod types;
+mod view;
+mod write;
+mod writer;
+
+pub use file::*;
+pub use info::*;
+pub use plan::*;
+pub use types::*;
+pub use view::*;
+pub use write::*;
+pub use writer::*;

@@ -1,0 +1,213 @@
+//! The types that more than one section uses.
+
+use std::ffi::{c_char, c_void};
+
+use super::guard::{invalid, slice, text};
+use crate::dtype::Dtype;
+use crate::error::{Error, Name, Result, Status};
+use crate::layout::{TensorSpec, check_tensor};
+use crate::writer::Tensor;
+
+/// Bytes of the message in an `sa_error`, the NUL included.
+pub const SA_ERROR_MESSAGE_SIZE: usize = 504;
+
+/// What a call came to. The values never change; later versions may add some.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum sa_status {
+    /// Success.
+    SA_OK = 0,
+    /// An argument that no file could make right: null, a bad enum value, a size that disagrees with its shape.
+    SA_ERR_INVALID_ARGUMENT = 1,
+    /// A system call failed (`os_error` says how), or the path is not that of a regular file.
+    SA_ERR_IO = 2,
+    /// The disk or the quota is full, seen before anything was written where the file system can tell.
+    SA_ERR_NO_SPACE = 3,
+    /// No tensor of that name or number.
+    SA_ERR_NOT_FOUND = 4,
+    /// The file breaks the format.
+    SA_ERR_FORMAT = 5,
+    /// The file is shorter than its header says: an incomplete download.
+    SA_ERR_TRUNCATED = 6,
+    /// The header is, or would be, longer than readers accept. When reading this mostly means that the file is
+    /// something else; the message says what it looks like.
+    SA_ERR_TOO_LARGE = 7,
+    /// A dtype that the format does not know.
+    SA_ERR_UNSUPPORTED = 8,
+    /// The tensor is misaligned, and the file was opened with `SA_UNALIGNED_ERROR`.
+    SA_ERR_UNALIGNED = 9,
+    /// Opened with `strict`: the reference reader would refuse the file.
+    SA_ERR_NONCONFORMING = 10,
+    /// The operation could harm something, and says what to do instead.
+    SA_ERR_REFUSED = 11,
+    /// The file changed while it was read.
+    SA_ERR_CHANGED = 12,
+    /// The progress callback asked to stop.
+    SA_ERR_CANCELLED = 13,
+    /// A defect of this library; please report it.
+    SA_ERR_INTERNAL = 14,
+}
+
+impl From<Status> for sa_status {
+    fn from(status: Status) -> sa_status {
+        match status {
+            Status::Ok => sa_status::SA_OK,
+            Status::InvalidArgument => sa_status::SA_ERR_INVALID_ARGUMENT,
+            Status::Io => sa_status::SA_ERR_IO,
+            Status::NoSpace => sa_status::SA_ERR_NO_SPACE,
+            Status::NotFound => sa_status::SA_ERR_NOT_FOUND,
+            Status::Format => sa_status::SA_ERR_FORMAT,
+            Status::Truncated => sa_status::SA_ERR_TRUNCATED,
+            Status::TooLarge => sa_status::SA_ERR_TOO_LARGE,
+            Status::Unsupported => sa_status::SA_ERR_UNSUPPORTED,
+            Status::Unaligned => sa_status::SA_ERR_UNALIGNED,
+            Status::Nonconforming => sa_status::SA_ERR_NONCONFORMING,
+            Status::Refused => sa_status::SA_ERR_REFUSED,
+            Status::Changed => sa_status::SA_ERR_CHANGED,
+            Status::Cancelled => sa_status::SA_ERR_CANCELLED,
+            Status::Internal => sa_status::SA_ERR_INTERNAL,
+        }
+    }
+}
+
+/// An element type. The values never change; 0 is none of them.
+///
+/// Names and sizes are those of the safetensors reference implementation, version 0.8.0.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum sa_dtype {
+    SA_DTYPE_BOOL = 1,
+    SA_DTYPE_U8 = 2,
+    SA_DTYPE_I8 = 3,
+    SA_DTYPE_F8_E5M2 = 4,
+    SA_DTYPE_F8_E4M3 = 5,
+    SA_DTYPE_F8_E8M0 = 6,
+    SA_DTYPE_F8_E4M3FNUZ = 7,
+    SA_DTYPE_F8_E5M2FNUZ = 8,
+    SA_DTYPE_I16 = 9,
+    SA_DTYPE_U16 = 10,
+    SA_DTYPE_F16 = 11,
+    SA_DTYPE_BF16 = 12,
+    SA_DTYPE_I32 = 13,
+    SA_DTYPE_U32 = 14,
+    SA_DTYPE_F32 = 15,
+    SA_DTYPE_I64 = 16,
+    SA_DTYPE_U64 = 17,
+    SA_DTYPE_F64 = 18,
+    /// Two F32: real, imaginary.
+    SA_DTYPE_C64 = 19,
+    /// 4 bits an element, packed.
+    SA_DTYPE_F4 = 20,
+    /// 6 bits an element, packed.
+    SA_DTYPE_F6_E2M3 = 21,
+    /// 6 bits an element, packed.
+    SA_DTYPE_F6_E3M2 = 22,
+}
+
+/// What went wrong, in 512 bytes of the caller's: nothing to free. On success `status` is `SA_OK` and the message
+/// empty.
+#[repr(C)]
+pub struct sa_error {
+    /// An `sa_status`.
+    pub status: i32,
+    /// The system's error number (`errno`), 0 where no system call failed.
+    pub os_error: i32,
+    /// Lower case, NUL-terminated UTF-8; names the file, the tensor in backticks, and the numbers.
+    pub message: [c_char; SA_ERROR_MESSAGE_SIZE],
+}
+
+/// A tensor to be written. Borrowed for the call: the library keeps neither the struct nor what it points to.
+///
+/// May be initialised in this order, or by field name; what is left out has to be zero.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sa_tensor {
+    /// UTF-8, without a NUL byte, not `__metadata__`, unlike every other name of the file. May be empty.
+    pub name: *const c_char,
+    /// An `sa_dtype`.
+    pub dtype: i32,
+    /// Number of dimensions; 0 for a scalar.
+    pub rank: usize,
+    /// Elements in each dimension; `rank` of them, may be null for rank 0.
+    pub shape: *const u64,
+    /// The elements in row-major order, little-endian, at any address; may be null where `nbytes` is 0. Not looked at
+    /// by `sa_plan_new` and `sa_writer_open`.
+    pub data: *const c_void,
+    /// Bytes of data; has to be what dtype and shape make.
+    pub nbytes: usize,
+    /// Bytes of the name, or 0 if it ends with a NUL.
+    pub name_len: usize,
+}
+
+impl sa_tensor {
+    /// # Safety
+    /// The name and the shape are what the fields say, through the call.
+    pub(super) unsafe fn spec<'a>(&self) -> Result<TensorSpec<'a>> {
+        // SAFETY: as the caller says.
+        let name = unsafe { text(self.name, self.name_len, "tensors[].name") }?;
+        let dtype = Dtype::from_number(self.dtype)
+            .ok_or_else(|| about(name, &invalid(format!("`dtype` is {}, which is no sa_dtype", self.dtype))))?;
+        // SAFETY: as the caller says.
+        let shape = unsafe { slice(self.shape, self.rank, "shape") }.map_err(|error| about(name, &error))?;
+        Ok(TensorSpec { name, dtype, shape, nbytes: self.nbytes as u64 })
+    }
+
+    /// # Safety
+    /// As for [`sa_tensor::spec`], and the data likewise.
+    pub(super) unsafe fn tensor<'a>(&self) -> Result<Tensor<'a>> {
+        // SAFETY: as the caller says.
+        let spec = unsafe { self.spec() }?;
+        // A size that is not the tensor's own must not be followed into memory.
+        check_tensor(&spec)?;
+        // SAFETY: as the caller says.
+        let data = unsafe { slice(self.data.cast(), self.nbytes, "data") }.map_err(|error| about(spec.name, &error))?;
+        Ok(Tensor { name: spec.name, dtype: spec.dtype, shape: spec.shape, data })
+    }
+}
+
+/// Says which tensor an argument belongs to.
+fn about(name: &str, error: &Error) -> Error {
+    invalid(format!("tensor {}: {}", Name(name), error.message()))
+}
+
+/// An entry of the metadata, to be written or as read.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sa_metadata {
+    /// UTF-8, without a NUL byte when written, unlike every other key of the file.
+    pub key: *const c_char,
+    /// UTF-8.
+    pub value: *const c_char,
+    /// Bytes of the key, or 0 if it ends with a NUL. As read: its bytes, and a NUL behind them.
+    pub key_len: usize,
+    /// The same for the value.
+    pub value_len: usize,
+}
+
+/// The texts of a metadata array.
+///
+/// # Safety
+/// `metadata` is null or points to `count` entries whose texts are what the fields say, through the call.
+pub(super) unsafe fn metadata<'a>(metadata: *const sa_metadata, count: usize) -> Result<Vec<(&'a str, &'a str)>> {
+    // SAFETY: as the caller says.
+    let entries = unsafe { slice(metadata, count, "metadata") }?;
+    let texts = |entry: &sa_metadata| {
+        // SAFETY: as the caller says.
+        let key = unsafe { text(entry.key, entry.key_len, "metadata[].key") }?;
+        // SAFETY: as the caller says.
+        let value = unsafe { text(entry.value, entry.value_len, "metadata[].value") }?;
+        Ok((key, value))
+    };
+    entries.iter().map(texts).collect()
+}
+
+/// The specs of a tensor array.
+///
+/// # Safety
+/// `tensors` is null or points to `count` tensors whose names and shapes are what the fields say, through the call.
+pub(super) unsafe fn specs<'a>(tensors: *const sa_tensor, count: usize) -> Result<Vec<TensorSpec<'a>>> {
+    // SAFETY: as the caller says.
+    let tensors = unsafe { slice(tensors, count, "tensors") }?;
+    // SAFETY: as the caller says.
+    tensors.iter().map(|tensor| unsafe { tensor.spec() }).collect()
+}

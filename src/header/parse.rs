@@ -1,0 +1,513 @@
+//! The serde visitors that fill a [`Header`] from JSON.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::{Header, HeaderPadding, METADATA_KEY, Record, Text, Texts};
+use crate::dtype::Dtype;
+use crate::error::{Error, Name, Reason, Result};
+
+/// Containers that may be open at once inside an unknown field. The reference's parser allows 127 in all, two of which
+/// are the header and the tensor's own object.
+const MAX_NESTING: usize = 125;
+
+/// Parses a JSON object that has nothing after it but white space.
+pub(super) fn object(text: &str) -> Result<Parser> {
+    let mut parser = Parser::default();
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let outcome = (&mut deserializer).deserialize_map(HeaderVisitor(&mut parser)).and_then(|()| deserializer.end());
+    match outcome {
+        Ok(()) => Ok(parser),
+        Err(error) => Err(parser.explain(&error)),
+    }
+}
+
+/// What the visitors fill. A failure that has a reason of its own is left in `failure`, since an error that passes
+/// through serde keeps only its text.
+#[derive(Default)]
+pub(super) struct Parser {
+    texts: Texts,
+    shapes: Vec<u64>,
+    records: Vec<Record>,
+    metadata: Vec<(Text, Text)>,
+    unknown_dtypes: Vec<(u32, Text)>,
+    has_metadata: bool,
+    place: Place,
+    failure: Option<Error>,
+}
+
+/// Where in the header the parser stands, to say what a type error is about.
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Place {
+    #[default]
+    Top,
+    Metadata,
+    Info,
+    Shape,
+}
+
+impl Parser {
+    /// Records a failure with a reason and gives serde something to carry.
+    fn fail<E: de::Error>(&mut self, reason: Reason, message: String) -> E {
+        self.failure.get_or_insert(Error::format(reason, message));
+        E::custom("")
+    }
+
+    fn current(&self) -> Name<'_> {
+        Name(self.records.last().map_or("", |record| self.texts.get(record.name)))
+    }
+
+    fn explain(mut self, error: &serde_json::Error) -> Error {
+        if let Some(failure) = self.failure.take() {
+            return failure;
+        }
+        if !error.is_data() {
+            return Error::format(Reason::HeaderNotJson, format!("the header is not JSON: {error}"));
+        }
+        let (reason, about) = match self.place {
+            Place::Top => (Reason::HeaderNotObject, "the header is not a JSON object".to_owned()),
+            Place::Metadata => (Reason::BadMetadata, format!("`{METADATA_KEY}` is not string to string")),
+            Place::Info => (Reason::BadTensorInfo, format!("tensor {}: bad tensor info", self.current())),
+            Place::Shape => (Reason::BadShape, format!("tensor {}: bad shape", self.current())),
+        };
+        Error::format(reason, format!("{about}: {error}"))
+    }
+
+    pub(super) fn finish(mut self, json_len: u64, padding: HeaderPadding) -> Result<Header> {
+        let place = |record: &Record| (record.begin, record.end);
+        if !self.records.is_sorted_by_key(place) {
+            self.sort_by_offset();
+        }
+        let hasher = DefaultHashBuilder::default();
+        let mut index: HashTable<u32> = HashTable::with_capacity(self.records.len());
+        let hash = |record: &Record| hasher.hash_one(self.texts.get(record.name).as_bytes());
+        for (number, record) in self.records.iter().enumerate() {
+            let name = self.texts.get(record.name);
+            let entry = index.entry(
+                hash(record),
+                |&other| self.texts.get(self.records[other as usize].name) == name,
+                |&other| hash(&self.records[other as usize]),
+            );
+            match entry {
+                Entry::Vacant(vacant) => vacant.insert(number as u32),
+                Entry::Occupied(_) => {
+                    return Err(Error::format(
+                        Reason::DuplicateKey,
+                        format!("tensor {}: the name stands twice in the header", Name(name)),
+                    ));
+                }
+            };
+        }
+        let Parser { texts, shapes, records, metadata, unknown_dtypes, .. } = self;
+        let twice = super::first_duplicate(metadata.iter().map(|&(key, _)| texts.get(key)));
+        if let Some(key) = twice {
+            return Err(Error::format(
+                Reason::DuplicateKey,
+                format!("metadata {}: the key stands twice in the header", Name(key)),
+            ));
+        }
+        Ok(Header { json_len, padding, texts, shapes, records, metadata, unknown_dtypes, index, hasher })
+    }
+
+    fn sort_by_offset(&mut self) {
+        let mut order: Vec<u32> = (0..self.records.len() as u32).collect();
+        order.sort_by_key(|&number| {
+            let record = &self.records[number as usize];
+            (record.begin, record.end)
+        });
+        self.records = order.iter().map(|&number| self.records[number as usize]).collect();
+        if !self.unknown_dtypes.is_empty() {
+            let mut moved = vec![0u32; order.len()];
+            for (new, &old) in order.iter().enumerate() {
+                moved[old as usize] = new as u32;
+            }
+            for (number, _) in &mut self.unknown_dtypes {
+                *number = moved[*number as usize];
+            }
+        }
+    }
+}
+
+struct HeaderVisitor<'p>(&'p mut Parser);
+
+impl<'de> Visitor<'de> for HeaderVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("an object with a tensor info for each name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
+        let parser = self.0;
+        while let Some(key) = map.next_key_seed(KeySeed(parser))? {
+            match key {
+                Key::Metadata => {
+                    if parser.has_metadata {
+                        let message = format!("`{METADATA_KEY}` stands twice in the header");
+                        return Err(parser.fail(Reason::DuplicateKey, message));
+                    }
+                    parser.has_metadata = true;
+                    parser.place = Place::Metadata;
+                    map.next_value_seed(MetadataSeed(parser))?;
+                }
+                Key::Tensor(name) => {
+                    parser.place = Place::Info;
+                    map.next_value_seed(InfoSeed { parser, name })?;
+                }
+            }
+            parser.place = Place::Top;
+        }
+        Ok(())
+    }
+}
+
+enum Key {
+    Metadata,
+    Tensor(Text),
+}
+
+/// Reads a key of the header into the parser's buffer.
+struct KeySeed<'p>(&'p mut Parser);
+
+impl<'de> de::DeserializeSeed<'de> for KeySeed<'_> {
+    type Value = Key;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Key, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for KeySeed<'_> {
+    type Value = Key;
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a name")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Key, E> {
+        if name == METADATA_KEY {
+            return Ok(Key::Metadata);
+        }
+        if name.as_bytes().contains(&0) {
+            let message = format!("tensor {}: the name has a NUL byte", Name(name));
+            return Err(self.0.fail(Reason::BadName, message));
+        }
+        Ok(Key::Tensor(self.0.texts.push(name)))
+    }
+}
+
+struct MetadataSeed<'p>(&'p mut Parser);
+
+impl<'de> de::DeserializeSeed<'de> for MetadataSeed<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        // MLX writes null where there is no metadata, and the reference accepts it.
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("an object of strings, or null")
+    }
+
+    fn visit_none<E: de::Error>(self) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
+        let parser = self.0;
+        while let Some(key) = map.next_key_seed(TextSeed(&mut parser.texts))? {
+            let value = map.next_value_seed(TextSeed(&mut parser.texts))?;
+            parser.metadata.push((key, value));
+        }
+        Ok(())
+    }
+}
+
+/// Reads a string into the parser's buffer.
+struct TextSeed<'p>(&'p mut Texts);
+
+impl<'de> de::DeserializeSeed<'de> for TextSeed<'_> {
+    type Value = Text;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Text, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for TextSeed<'_> {
+    type Value = Text;
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Text, E> {
+        Ok(self.0.push(text))
+    }
+}
+
+struct InfoSeed<'p> {
+    parser: &'p mut Parser,
+    name: Text,
+}
+
+impl<'de> de::DeserializeSeed<'de> for InfoSeed<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        // The record comes first, so that a message can name the tensor.
+        self.parser.records.push(Record { begin: 0, end: 0, name: self.name, shape_start: 0, rank: 0, dtype: None });
+        deserializer.deserialize_map(InfoVisitor(self.parser))
+    }
+}
+
+struct InfoVisitor<'p>(&'p mut Parser);
+
+impl<'de> Visitor<'de> for InfoVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("an object with dtype, shape and data_offsets")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
+        let parser = self.0;
+        let mut dtype: Option<Option<Dtype>> = None;
+        let mut shape: Option<Range<u32>> = None;
+        let mut offsets: Option<(u64, u64)> = None;
+        let mut others: Vec<String> = Vec::new();
+        while let Some(field) = map.next_key_seed(FieldSeed)? {
+            let twice = match field {
+                Field::Dtype => dtype.replace(map.next_value_seed(DtypeSeed(parser))?).is_some(),
+                Field::Shape => {
+                    parser.place = Place::Shape;
+                    let start = parser.shapes.len() as u32;
+                    map.next_value_seed(ShapeSeed(parser))?;
+                    parser.place = Place::Info;
+                    shape.replace(start..parser.shapes.len() as u32).is_some()
+                }
+                Field::Offsets => offsets.replace(map.next_value_seed(OffsetsSeed)?).is_some(),
+                Field::Other(name) => {
+                    map.next_value_seed(SkipSeed { parser, depth: 0 })?;
+                    let twice = others.contains(&name);
+                    others.push(name);
+                    twice
+                }
+            };
+            if twice {
+                let message = format!("tensor {}: a field stands twice", parser.current());
+                return Err(parser.fail(Reason::DuplicateKey, message));
+            }
+        }
+        let (Some(dtype), Some(shape), Some((begin, end))) = (dtype, shape, offsets) else {
+            let message = format!("tensor {}: dtype, shape or data_offsets is missing", parser.current());
+            return Err(parser.fail(Reason::BadTensorInfo, message));
+        };
+        if let Some(record) = parser.records.last_mut() {
+            (record.begin, record.end) = (begin, end);
+            (record.shape_start, record.rank) = (shape.start, shape.end - shape.start);
+            record.dtype = dtype;
+        }
+        Ok(())
+    }
+}
+
+enum Field {
+    Dtype,
+    Shape,
+    Offsets,
+    Other(String),
+}
+
+struct FieldSeed;
+
+impl<'de> de::DeserializeSeed<'de> for FieldSeed {
+    type Value = Field;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Field, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for FieldSeed {
+    type Value = Field;
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a field name")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Field, E> {
+        Ok(match name {
+            "dtype" => Field::Dtype,
+            "shape" => Field::Shape,
+            "data_offsets" => Field::Offsets,
+            _ => Field::Other(name.to_owned()),
+        })
+    }
+}
+
+/// Reads a dtype; one that the format does not know is kept by name.
+struct DtypeSeed<'p>(&'p mut Parser);
+
+impl<'de> de::DeserializeSeed<'de> for DtypeSeed<'_> {
+    type Value = Option<Dtype>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for DtypeSeed<'_> {
+    type Value = Option<Dtype>;
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a dtype string")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Self::Value, E> {
+        let dtype = Dtype::from_name(name);
+        if dtype.is_none() {
+            let number = self.0.records.len() as u32 - 1;
+            let text = self.0.texts.push(name);
+            self.0.unknown_dtypes.push((number, text));
+        }
+        Ok(dtype)
+    }
+}
+
+/// Reads a list of whole numbers to the end of the parser's shapes.
+struct ShapeSeed<'p>(&'p mut Parser);
+
+impl<'de> de::DeserializeSeed<'de> for ShapeSeed<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ShapeSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a list of whole numbers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
+        while let Some(dimension) = seq.next_element::<u64>()? {
+            self.0.shapes.push(dimension);
+        }
+        Ok(())
+    }
+}
+
+struct OffsetsSeed;
+
+impl<'de> de::DeserializeSeed<'de> for OffsetsSeed {
+    type Value = (u64, u64);
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(u64, u64), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OffsetsSeed {
+    type Value = (u64, u64);
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("two offsets")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(u64, u64), A::Error> {
+        let begin = seq.next_element()?.ok_or_else(|| de::Error::invalid_length(0, &self))?;
+        let end = seq.next_element()?.ok_or_else(|| de::Error::invalid_length(1, &self))?;
+        if seq.next_element::<IgnoredAny>()?.is_some() {
+            return Err(de::Error::invalid_length(3, &self));
+        }
+        Ok((begin, end))
+    }
+}
+
+/// Passes over the value of an unknown field with the checks of the reference: its nesting is limited, and its strings
+/// and numbers are valid. (serde's `IgnoredAny` is laxer: it has no limit.)
+struct SkipSeed<'p> {
+    parser: &'p mut Parser,
+    depth: usize,
+}
+
+impl SkipSeed<'_> {
+    fn descend<E: de::Error>(&mut self) -> std::result::Result<(), E> {
+        self.depth += 1;
+        if self.depth > MAX_NESTING {
+            let message = format!("tensor {}: an unknown field is nested too deeply", self.parser.current());
+            return Err(self.parser.fail(Reason::BadTensorInfo, message));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> de::DeserializeSeed<'de> for SkipSeed<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for SkipSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> std::result::Result<(), A::Error> {
+        self.descend()?;
+        let depth = self.depth;
+        while seq.next_element_seed(SkipSeed { parser: self.parser, depth })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> std::result::Result<(), A::Error> {
+        self.descend()?;
+        let depth = self.depth;
+        let mut seen = hashbrown::HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if !seen.insert(key) {
+                let message = format!("tensor {}: a key stands twice in an unknown field", self.parser.current());
+                return Err(self.parser.fail(Reason::DuplicateKey, message));
+            }
+            map.next_value_seed(SkipSeed { parser: self.parser, depth })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! A file in the making: written out of sight beside its target, then put in the target's place in one step.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags};
+use rustix::io::retry_on_intr;
+use tempfile::TempPath;
+
+use super::Durability;
+use crate::error::{Error, Result, Status};
+use crate::source::require_regular;
+
+/// What a new file may be at most; the umask takes its part away.
+const NEW_FILE_MODE: u32 = 0o666;
+
+/// Dropped before [`Draft::publish`], it leaves nothing behind.
+///
+/// Where the file system can (`O_TMPFILE`), the draft has no name until it is published, so that not even a killed
+/// process leaves it; elsewhere it is a hidden file that an error removes.
+pub(crate) struct Draft {
+    file: File,
+    name: Option<TempPath>,
+    target: PathBuf,
+    /// The regular file that stood at the target: its mode and, where permitted, its owner are kept.
+    replaced: Option<Metadata>,
+    durability: Durability,
+}
+
+impl Draft {
+    /// Begins a file that is to stand at `target`, where a regular file, a symbolic link (which is replaced, not
+    /// followed) or nothing may be.
+    pub(crate) fn beside(target: &Path, durability: Durability) -> Result<Draft> {
+        if target.file_name().is_none() || target.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(Error::new(Status::InvalidArgument, "the path does not end in a file name"));
+        }
+        let replaced = match fs::symlink_metadata(target) {
+            Ok(found) if found.is_symlink() => None,
+            Ok(found) => {
+                require_regular(found.file_type())?;
+                Some(found)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::io("stat", &error)),
+        };
+        // Never wider than what it replaces, also while it is written.
+        let mode = replaced.as_ref().map_or(NEW_FILE_MODE, |found| found.mode() & NEW_FILE_MODE);
+        let directory = directory_of(target);
+        let (file, name) = match unnamed(directory, mode) {
+            Some(file) => (file, None),
+            None => {
+                let made = temp_names().permissions(Permissions::from_mode(mode)).tempfile_in(directory);
+                let (file, name) = made.map_err(|error| Error::io("create", &error))?.into_parts();
+                (file, Some(name))
+            }
+        };
+        Ok(Draft { file, name, target: target.to_owned(), replaced, durability })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Makes the file `len` bytes long and reserves their blocks, so that a full disk shows now. The bytes are zero.
+    pub(crate) fn reserve(&self, len: u64) -> Result<()> {
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len)) {
+            Ok(()) => return Ok(()),
+            // A file system that cannot reserve; and one that would rather say so by ENOSYS or EINVAL.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {
+                if self.free_space().is_some_and(|free| free < len) {
+                    return Err(self.no_space(len, rustix::io::Errno::NOSPC.into()));
+                }
+            }
+            Err(error) => return Err(self.no_space(len, error.into())),
+        }
+        self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
+    }
+
+    fn no_space(&self, len: u64, error: io::Error) -> Error {
+        let free = match self.free_space() {
+            Some(free) => format!(", {free} are free, {} are missing", len.saturating_sub(free)),
+            None => String::new(),
+        };
+        Error::io(&format!("reserve: {len} bytes are needed{free}"), &error)
+    }
+
+    fn free_space(&self) -> Option<u64> {
+        let found = rustix::fs::fstatvfs(&self.file).ok()?;
+        found.f_bavail.checked_mul(found.f_frsize)
+    }
+
+    /// Puts the draft in the target's place. Until the rename the target is untouched; after it, it is the new file.
+    pub(crate) fn publish(self) -> Result<()> {
+        let Draft { file, name, target, replaced, durability } = self;
+        if let Some(replaced) = replaced {
+            keep_owner_and_mode(&file, &replaced)?;
+        }
+        if durability == Durability::Durable {
+            file.sync_all().map_err(|error| Error::io("sync", &error))?;
+        }
+        let directory = directory_of(&target);
+        let name = match name {
+            Some(name) => name,
+            None => link(&file, directory)?,
+        };
+        name.persist(&target).map_err(|error| Error::io("rename", &error.error))?;
+        if durability == Durability::Durable {
+            sync_directory(directory)?;
+        }
+        Ok(())
+    }
+}
+
+fn directory_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Names of drafts: hidden, of a length that does not depend on the target's, and not ending like a model.
+fn temp_names() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".safealign-").suffix(".tmp");
+    builder
+}
+
+/// A file without a name in that directory, where the system and the file system have such a thing.
+#[cfg(target_os = "linux")]
+fn unnamed(directory: &Path, mode: u32) -> Option<File> {
+    // It gets its name through /proc, which not every container has.
+    if !Path::new("/proc/self/fd").exists() {
+        return None;
+    }
+    let flags = libc::O_TMPFILE;
+    File::options().read(true).write(true).mode(mode).custom_flags(flags).open(directory).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unnamed(_directory: &Path, _mode: u32) -> Option<File> {
+    None
+}
+
+/// Gives an unnamed file a temporary name, from where it can be renamed over a target (a link cannot replace a file).
+fn link(file: &File, directory: &Path) -> Result<TempPath> {
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let linked = temp_names().make_in(directory, |path| {
+        rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+    });
+    Ok(linked.map_err(|error| Error::io("link", &error))?.into_temp_path())
+}
+
+/// The owner first, since changing it clears the set-id bits. Giving a file away takes a privilege: without it the
+/// file is the writer's, as after any save.
+fn keep_owner_and_mode(file: &File, replaced: &Metadata) -> Result<()> {
+    let _ = std::os::unix::fs::fchown(file, Some(replaced.uid()), Some(replaced.gid()));
+    let mode = Permissions::from_mode(replaced.mode() & 0o7777);
+    file.set_permissions(mode).map_err(|error| Error::io("chmod", &error))
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    let synced = File::open(directory).and_then(|opened| opened.sync_all());
+    match synced {
+        // Some file systems cannot sync a directory and say so by EINVAL.
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+            Err(Error::io("the file is in place, but its directory could not be synced", &error))
+        }
+        _ => Ok(()),
+    }
+}
