@@ -369,7 +369,7 @@ impl Header {
     /// its dtype width.
     pub fn is_misaligned(&self, tensor: &TensorInfo) -> bool {
         let width = tensor.dtype.map_or(1, Dtype::width);
-        tensor.begin != tensor.end && (self.data_start() % width + tensor.begin % width) % width != 0
+        tensor.begin != tensor.end && !(self.data_start() % width + tensor.begin % width).is_multiple_of(width)
     }
 
     fn check_size(&self, tensor: &TensorInfo) -> Result<()> {

@@ -115,7 +115,7 @@ pub struct File(Arc<Keeper>);
 /// What a view keeps alive. One reference-counted type for both kinds, so that a view of the mapping costs no
 /// allocation and C has one pointer to release.
 pub(crate) enum Keeper {
-    File(Opened),
+    File(Box<Opened>),
     /// An aligned copy, and the file whose header describes it.
     Copy(Aligned, Arc<Keeper>),
 }
@@ -307,7 +307,7 @@ impl File {
                 copied: Counter::default(),
             })
         };
-        open().map(|opened| File(Arc::new(Keeper::File(opened)))).map_err(|error: Error| error.at(path))
+        open().map(|opened| File(Arc::new(Keeper::File(Box::new(opened))))).map_err(|error: Error| error.at(path))
     }
 
     fn opened(&self) -> &Opened {
