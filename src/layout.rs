@@ -177,7 +177,7 @@ fn place(tensors: &[TensorSpec], options: &LayoutOptions) -> Result<Vec<Placemen
     Ok(placements)
 }
 
-fn check_alignment(alignment: u64) -> Result<()> {
+pub(crate) fn check_alignment(alignment: u64) -> Result<()> {
     if alignment.is_power_of_two() && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&alignment) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Maps files: one mapping a file, views that keep it alive, aligned copies for the tensors that cannot be shared.
 //!
-//! All `unsafe` of the Rust API is in this file.
+//! All `unsafe` of the Rust API is in this file, but for one system call in `repair/cache.rs`.
 //!
 //! A mapping shows the file as it is now. A file that somebody else truncates while it is mapped raises SIGBUS on
 //! access; one that is replaced by a rename, as this library does it, stays whole for those who have it mapped.

@@ -26,7 +26,7 @@ pub(crate) struct Draft {
     file: File,
     name: Option<TempPath>,
     target: PathBuf,
-    /// The regular file that stood at the target: its mode and, where permitted, its owner are kept.
+    /// The regular file that stood at the target, or one to be like: its mode and, where permitted, its owner are kept.
     replaced: Option<Metadata>,
     durability: Durability,
 }
@@ -35,16 +35,21 @@ impl Draft {
     /// Begins a file that is to stand at `target`, where a regular file, a symbolic link (which is replaced, not
     /// followed) or nothing may be.
     pub(crate) fn beside(target: &Path, durability: Durability) -> Result<Draft> {
+        Draft::like(target, durability, None)
+    }
+
+    /// As [`Draft::beside`]; where no regular file stands at the target, the new one takes mode and owner of `model`.
+    pub(crate) fn like(target: &Path, durability: Durability, model: Option<&Metadata>) -> Result<Draft> {
         if target.file_name().is_none() || target.as_os_str().as_bytes().ends_with(b"/") {
             return Err(Error::new(Status::InvalidArgument, "the path does not end in a file name"));
         }
         let replaced = match fs::symlink_metadata(target) {
-            Ok(found) if found.is_symlink() => None,
+            Ok(found) if found.is_symlink() => model.cloned(),
             Ok(found) => {
                 require_regular(found.file_type())?;
                 Some(found)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => model.cloned(),
             Err(error) => return Err(Error::io("stat", &error)),
         };
         // Never wider than what it replaces, also while it is written.
@@ -115,7 +120,7 @@ impl Draft {
     }
 }
 
-fn directory_of(target: &Path) -> &Path {
+pub(crate) fn directory_of(target: &Path) -> &Path {
     match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
