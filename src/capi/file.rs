@@ -418,7 +418,7 @@ pub unsafe extern "C" fn sa_file_stats(file: *const sa_file, stats: *mut sa_stat
     }
 }
 
-fn padding(padding: HeaderPadding) -> sa_header_padding {
+pub(super) fn padding(padding: HeaderPadding) -> sa_header_padding {
     match padding {
         HeaderPadding::None => sa_header_padding::SA_HEADER_PADDING_NONE,
         HeaderPadding::Spaces => sa_header_padding::SA_HEADER_PADDING_SPACES,
