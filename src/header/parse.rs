@@ -12,9 +12,9 @@ use super::{Header, HeaderPadding, METADATA_KEY, Record, Text, Texts};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Reason, Result};
 
-/// Containers that may be open at once inside an unknown field. The reference's parser allows 127 in all, two of which
-/// are the header and the tensor's own object.
-const MAX_NESTING: usize = 125;
+/// Containers that may be open at once inside an unknown field. serde_json, and so the reference, allows 127 in all, two
+/// of which are the header and the tensor's own object; one less, so that the error is ours and says where.
+const MAX_NESTING: usize = 124;
 
 /// Parses a JSON object that has nothing after it but white space.
 pub(super) fn object(text: &str) -> Result<Parser> {

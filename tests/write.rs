@@ -1,0 +1,377 @@
+//! Writing: what comes out, and that nothing is lost whatever happens.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use common::{Owned, folder, hostile};
+use safealign::dtype::Dtype;
+use safealign::error::Status;
+use safealign::layout::{Layout, LayoutOptions, TensorSpec};
+use safealign::map::{Advice, File, MapMode, OpenOptions, Origin};
+use safealign::writer::{Durability, Tensor, WriteOptions, Writer, write_aligned};
+
+fn tensors(owned: &[Owned]) -> Vec<Tensor<'_>> {
+    owned.iter().map(Owned::tensor).collect()
+}
+
+fn write(path: &Path, owned: &[Owned]) {
+    let options = WriteOptions { durability: Durability::NotDurable, ..WriteOptions::default() };
+    write_aligned(path, &tensors(owned), &[("format", "pt")], options).expect("writes");
+}
+
+fn assert_holds(path: &Path, owned: &[Owned]) -> File {
+    let file = File::open(path, &OpenOptions::default()).expect("opens");
+    assert_eq!(file.len(), owned.len());
+    for tensor in owned {
+        let view = file.map(&tensor.name).expect("maps");
+        assert_eq!((view.info().dtype, view.info().shape), (Some(tensor.dtype), &tensor.shape[..]));
+        assert_eq!(view.bytes(), tensor.data, "{}", tensor.name);
+    }
+    file
+}
+
+/// Nothing but these names: no draft is left behind.
+fn assert_only(folder: &Path, names: &[&str]) {
+    let mut found: Vec<_> =
+        fs::read_dir(folder).expect("lists").map(|entry| entry.expect("an entry").file_name()).collect();
+    found.sort();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn every_tensor_shares_the_mapping() {
+    let folder = folder();
+    let owned = hostile();
+    for (layout, alignment) in
+        [(Layout::Compact, 64), (Layout::Compact, 8), (Layout::Padded, 8), (Layout::Padded, 4096)]
+    {
+        let path = folder.path().join("m.safetensors");
+        let options = WriteOptions { layout: LayoutOptions { layout, alignment }, ..WriteOptions::default() };
+        let report = write_aligned(&path, &tensors(&owned), &[], options).expect("writes");
+        let file = assert_holds(&path, &owned);
+        let stats = file.stats();
+        assert_eq!((stats.misaligned_tensors, stats.tensors_copied), (0, 0));
+        assert_eq!(stats.tensors_mapped, owned.len() as u64);
+        assert_eq!(report.file_size, fs::metadata(&path).expect("stat").len());
+        assert_eq!((report.padding, report.tensors), (stats.gap_bytes, owned.len() as u64));
+        let reference = safetensors::SafeTensors::deserialize(&fs::read(&path).expect("reads")).map(|_| ());
+        assert_eq!(reference.is_ok(), layout == Layout::Compact, "{reference:?}");
+        let strict = File::open(&path, &OpenOptions { strict: true, ..OpenOptions::default() });
+        assert_eq!(
+            strict.map(|_| ()).map_err(|error| error.status()),
+            match layout {
+                Layout::Compact => Ok(()),
+                Layout::Padded => Err(Status::Nonconforming),
+            }
+        );
+    }
+    // The control: the same tensors as others write them.
+    let path = folder.path().join("packed.safetensors");
+    fs::write(&path, common::packed(&owned)).expect("writes");
+    let file = assert_holds(&path, &owned);
+    let stats = file.stats();
+    assert!(stats.misaligned_tensors > 5);
+    assert_eq!((stats.tensors_copied, stats.bytes_copied), (stats.misaligned_tensors, stats.misaligned_bytes));
+}
+
+#[test]
+fn nothing_and_only_metadata_can_be_written() {
+    let folder = folder();
+    let path = folder.path().join("empty.safetensors");
+    write_aligned(&path, &[], &[], WriteOptions::default()).expect("writes");
+    assert_eq!(fs::metadata(&path).expect("stat").len(), 64);
+    write_aligned(&path, &[], &[("a", "b\0c"), ("", "")], WriteOptions::default()).expect("writes");
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    assert_eq!(file.header().metadata().collect::<Vec<_>>(), [("a", "b\0c"), ("", "")]);
+    assert!(file.is_empty());
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let folder = folder();
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    write(&one, &hostile());
+    write(&two, &hostile());
+    assert_eq!(fs::read(one).expect("reads"), fs::read(two).expect("reads"));
+}
+
+#[test]
+fn the_mode_of_a_replaced_file_is_kept_and_a_new_file_follows_the_umask() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    // What the umask makes of a new file, seen on one made by other means.
+    let other = folder.path().join("other");
+    fs::File::create(&other).expect("creates");
+    let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+    write(&path, &hostile());
+    assert_eq!(mode(&path), mode(&other));
+    for kept in [0o600, 0o640, 0o666, 0o444, 0o755] {
+        fs::set_permissions(&path, Permissions::from_mode(kept)).expect("chmod");
+        write(&path, &hostile());
+        assert_eq!(mode(&path), kept);
+    }
+    assert_only(folder.path(), &["m.safetensors", "other"]);
+}
+
+#[test]
+fn a_symbolic_link_is_replaced_and_what_it_points_to_stays() {
+    let folder = folder();
+    let (blob, link) = (folder.path().join("blob"), folder.path().join("m.safetensors"));
+    fs::write(&blob, "a blob named by its hash").expect("writes");
+    symlink(&blob, &link).expect("links");
+    write(&link, &hostile());
+    assert!(!fs::symlink_metadata(&link).expect("stat").is_symlink());
+    assert_eq!(fs::read_to_string(&blob).expect("reads"), "a blob named by its hash");
+    symlink(folder.path().join("nowhere"), folder.path().join("dangling")).expect("links");
+    write(&folder.path().join("dangling"), &hostile());
+    assert_holds(&folder.path().join("dangling"), &hostile());
+}
+
+#[test]
+fn what_is_no_regular_file_is_an_error_at_once() {
+    let folder = folder();
+    let (fifo, directory) = (folder.path().join("fifo.safetensors"), folder.path().join("dir.safetensors"));
+    fs::create_dir(&directory).expect("mkdir");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+    assert!(made.success());
+    let socket = folder.path().join("socket.safetensors");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("binds");
+    for (path, what) in
+        [(&*fifo, "a FIFO"), (&*directory, "a directory"), (&*socket, "a socket"), (Path::new("/dev/zero"), "a device")]
+    {
+        let read = File::open(path, &OpenOptions::default()).err().expect("no file");
+        let write = write_aligned(path, &[], &[], WriteOptions::default()).expect_err("no file");
+        for error in [read, write] {
+            assert_eq!(error.status(), Status::Io);
+            assert!(error.to_string().contains(what) && error.path() == Some(path), "{error}");
+        }
+    }
+    for path in ["", "/", "..", "no such folder/m.safetensors", "a\0b"] {
+        let error = write_aligned(Path::new(path), &[], &[], WriteOptions::default()).expect_err(path);
+        assert!(matches!(error.status(), Status::InvalidArgument | Status::Io), "{path}: {error}");
+    }
+    let trailing = format!("{}/new/", folder.path().display());
+    let error = write_aligned(Path::new(&trailing), &[], &[], WriteOptions::default()).expect_err("a slash");
+    assert_eq!(error.status(), Status::InvalidArgument);
+    assert_only(folder.path(), &["dir.safetensors", "fifo.safetensors", "socket.safetensors"]);
+}
+
+#[test]
+fn a_cancelled_write_leaves_the_old_file_and_nothing_else() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    write(&path, &hostile());
+    let before = fs::read(&path).expect("reads");
+    let large = [Owned::new("large", Dtype::U8, &[40 << 20])];
+    let mut seen = Vec::new();
+    let mut progress = |done, total| {
+        seen.push((done, total));
+        if seen.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let options = WriteOptions { progress: Some(&mut progress), ..WriteOptions::default() };
+    let error = write_aligned(&path, &tensors(&large), &[], options).expect_err("cancelled");
+    assert_eq!(error.status(), Status::Cancelled);
+    assert!(seen[0].0 < seen[1].0 && seen[1].0 < seen[1].1, "{seen:?}");
+    assert_eq!(fs::read(&path).expect("reads"), before);
+    assert_only(folder.path(), &["m.safetensors"]);
+    // The control: not cancelled, it is told of every byte and the file is the new one.
+    let mut last = (0, 1);
+    let mut progress = |done, total| {
+        last = (done, total);
+        ControlFlow::Continue(())
+    };
+    let options = WriteOptions { progress: Some(&mut progress), ..WriteOptions::default() };
+    write_aligned(&path, &tensors(&large), &[], options).expect("writes");
+    assert_eq!(last.0, last.1);
+    assert_holds(&path, &large);
+}
+
+#[test]
+fn a_file_may_be_saved_over_while_it_is_mapped() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let owned = hostile();
+    write(&path, &owned);
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    let wide = file.map("wide").expect("maps");
+    let (from_itself, mut other) = (wide.bytes(), Owned::new("wide", Dtype::F32, &[16, 16]));
+    // Saved from its own mapping, and then with other bytes.
+    let tensor = Tensor { name: "wide", dtype: Dtype::F32, shape: &[16, 16], data: from_itself };
+    write_aligned(&path, &[tensor], &[], WriteOptions::default()).expect("writes");
+    other.data.fill(7);
+    write(&path, &[other]);
+    let old = owned.iter().find(|tensor| tensor.name == "wide").expect("is there");
+    assert_eq!(wide.bytes(), old.data);
+    let new = File::open(&path, &OpenOptions::default()).expect("opens");
+    assert_eq!(new.map("wide").expect("maps").bytes(), [7; 1024]);
+}
+
+#[test]
+fn buffers_may_overlap_and_stand_at_any_address() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let buffer = common::bytes(4096 + 16, 5);
+    let names: Vec<String> = (0..16).map(|number| format!("t{number}")).collect();
+    let tensors: Vec<Tensor> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| Tensor { name, dtype: Dtype::F64, shape: &[512], data: &buffer[at..at + 4096] })
+        .collect();
+    write_aligned(&path, &tensors, &[], WriteOptions::default()).expect("writes");
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    for tensor in tensors {
+        assert_eq!(file.map(tensor.name).expect("maps").bytes(), tensor.data);
+    }
+}
+
+#[test]
+fn pieces_come_in_any_order_and_from_any_thread() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let owned = hostile();
+    let specs: Vec<TensorSpec> = owned.iter().map(|tensor| tensor.tensor().spec()).collect();
+    for layout in [Layout::Compact, Layout::Padded] {
+        let options = WriteOptions {
+            layout: LayoutOptions { layout, alignment: 64 },
+            durability: Durability::NotDurable,
+            progress: None,
+        };
+        let mut writer = Writer::open(&path, &specs, &[("k", "v")], &options).expect("opens");
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let (writer, owned) = (&writer, &owned);
+                scope.spawn(move || {
+                    for (index, tensor) in owned.iter().enumerate() {
+                        for (piece, data) in tensor.data.chunks(7).enumerate().skip(worker).step_by(4) {
+                            writer.put_at(index, piece as u64 * 7, data).expect("puts");
+                        }
+                    }
+                });
+            }
+        });
+        writer.finish().expect("finishes");
+        assert_eq!(writer.finish().expect_err("twice").status(), Status::InvalidArgument);
+        let in_pieces = fs::read(&path).expect("reads");
+        write_aligned(&path, &tensors(&owned), &[("k", "v")], options).expect("writes");
+        assert_eq!(fs::read(&path).expect("reads"), in_pieces);
+    }
+}
+
+#[test]
+fn a_missing_byte_is_named_and_can_still_be_put() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let (ten, data) = (TensorSpec { name: "ten", dtype: Dtype::U8, shape: &[10], nbytes: 10 }, common::bytes(10, 1));
+    let mut writer = Writer::open(&path, &[ten], &[], &WriteOptions::default()).expect("opens");
+    assert!(!path.exists());
+    let missing = |writer: &mut Writer| writer.finish().expect_err("a byte is missing").message().to_owned();
+    assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 10 of its 10 are missing");
+    writer.put_at(0, 6, &data[6..]).expect("puts");
+    // Twice the same piece is not two pieces.
+    writer.put_at(0, 6, &data[6..]).expect("puts");
+    writer.put_at(0, 2, &[]).expect("puts");
+    assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 6 of its 10 are missing");
+    writer.put_at(0, 0, &data[..5]).expect("puts");
+    assert_eq!(missing(&mut writer), "tensor `ten`: bytes 5 to 6 of its 10 are missing");
+    for (index, offset, len) in [(1, 0, 1), (0, 10, 1), (0, u64::MAX, 2), (0, 5, 6)] {
+        let error = writer.put_at(index, offset, &data[..len]).expect_err("does not fit");
+        assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+    }
+    assert_eq!(writer.put(0, &data[..9]).expect_err("short").status(), Status::InvalidArgument);
+    writer.put_at(0, 4, &data[4..7]).expect("puts");
+    assert!(!path.exists());
+    writer.finish().expect("finishes");
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    assert_eq!(file.map("ten").expect("maps").bytes(), data);
+}
+
+#[test]
+fn a_dropped_writer_leaves_nothing() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let specs = [TensorSpec { name: "w", dtype: Dtype::U8, shape: &[10], nbytes: 10 }];
+    let writer = Writer::open(&path, &specs, &[], &WriteOptions::default()).expect("opens");
+    writer.put(0, &[1; 10]).expect("puts");
+    drop(writer);
+    assert_only(folder.path(), &[]);
+}
+
+#[test]
+fn copy_on_write_leaves_the_file_as_it_is() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    write(&path, &hostile());
+    let before = fs::read(&path).expect("reads");
+    let options = OpenOptions { map: MapMode::CopyOnWrite, ..OpenOptions::default() };
+    let file = File::open(&path, &options).expect("opens");
+    let view = file.map("wide").expect("maps");
+    assert_eq!(view.origin(), Origin::Mapped);
+    let (start, len) = view.span();
+    // SAFETY: the mapping is private and writable, the span lies in it, and nothing else looks at it meanwhile.
+    unsafe { start.write_bytes(0xab, len) };
+    // What was written is this process's only copy: it must not be dropped.
+    view.advise(Advice::DoNotNeed).expect("advises");
+    assert_eq!(view.bytes(), vec![0xab; len]);
+    assert_eq!(fs::read(&path).expect("reads"), before);
+}
+
+#[test]
+fn advice_changes_no_byte() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let owned = hostile();
+    fs::write(&path, common::packed(&owned)).expect("writes");
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    for tensor in &owned {
+        let view = file.map(&tensor.name).expect("maps");
+        for advice in [Advice::WillNeed, Advice::Random, Advice::Sequential, Advice::DoNotNeed] {
+            view.advise(advice).expect("advises");
+            assert_eq!(view.bytes(), tensor.data);
+        }
+    }
+}
+
+#[test]
+fn a_copy_is_shared_by_the_views_that_exist_and_goes_with_the_last() {
+    let folder = folder();
+    let path = folder.path().join("m.safetensors");
+    let owned = hostile();
+    fs::write(&path, common::packed(&owned)).expect("writes");
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    let misaligned = (0..file.len()).find(|&at| file.map_at(at).is_ok_and(|view| view.origin() == Origin::Copied));
+    let index = misaligned.expect("one is misaligned");
+    let copied = file.stats().tensors_copied;
+    let (one, two) = (file.map_at(index).expect("maps"), file.map_at(index).expect("maps"));
+    assert_eq!(one.span(), two.span());
+    let expected = one.bytes().to_vec();
+    drop((one, file));
+    assert_eq!(two.bytes(), expected);
+    assert!(copied >= 1);
+}
+
+/// Past 4 GiB: 32-bit sizes would wrap, and one `write` takes no more than 2 GiB.
+#[test]
+fn files_over_four_gib_are_written_whole() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on the disk");
+    let path = folder.path().join("large.safetensors");
+    let len = (4 << 30) + 12_345;
+    // Untouched pages of anonymous memory take no room, so this costs only the marks at both ends.
+    let mut large = memmap2::MmapMut::map_anon(len).expect("maps");
+    (large[0], large[len - 1]) = (1, 2);
+    let small = common::bytes(1000, 3);
+    let tensors = [
+        Tensor { name: "large", dtype: Dtype::U8, shape: &[len as u64], data: &large },
+        Tensor { name: "small", dtype: Dtype::U8, shape: &[1000], data: &small },
+    ];
+    let options = WriteOptions { durability: Durability::NotDurable, ..WriteOptions::default() };
+    let report = write_aligned(&path, &tensors, &[], options).expect("writes");
+    assert!(report.file_size > len as u64 + 1000);
+    let file = File::open(&path, &OpenOptions::default()).expect("opens");
+    let view = file.map("large").expect("maps");
+    assert_eq!((view.bytes()[0], view.bytes()[1], view.bytes()[len - 1]), (1, 0, 2));
+    assert_eq!(file.map("small").expect("maps").bytes(), small);
+}
