@@ -42,6 +42,23 @@ fn rust_structs() -> BTreeMap<String, i64> {
         }
         sa_tensor_info { name, name_len, dtype, is_misaligned, rank, shape, offset, nbytes }
         sa_view { data, nbytes, dtype, origin, rank, shape, owner }
+        sa_scan_options { struct_size, alignment }
+        sa_scan_report {
+            struct_size, file_size, header_len, data_start, tensors, tensor_bytes, misaligned_tensors, misaligned_bytes,
+            tensors_below_alignment, gaps, gap_bytes, trailing_bytes, unknown_dtype_tensors, dtypes, header_padding,
+            conforms, nonconforming, nonconforming_reason,
+        }
+        sa_scan_dtype {
+            struct_size, name, name_len, tensors, bytes, misaligned_tensors, misaligned_bytes, dtype, reserved,
+        }
+        sa_repair_options {
+            struct_size, alignment, layout, durability, compare, drop_trailing, force, dry_run, progress,
+            progress_context,
+        }
+        sa_repair_report {
+            struct_size, action, reserved, tensors, tensors_moved, misaligned_tensors, misaligned_bytes, source_size,
+            source_gap_bytes, source_trailing_bytes, file_size, data_start, padding, bytes_compared,
+        }
     }
 }
 
@@ -67,6 +84,7 @@ fn rust_constants() -> BTreeMap<String, i64> {
         }
         sa_origin { SA_ORIGIN_MAPPED, SA_ORIGIN_COPIED }
         sa_advice { SA_ADVICE_WILL_NEED, SA_ADVICE_DO_NOT_NEED, SA_ADVICE_RANDOM, SA_ADVICE_SEQUENTIAL }
+        sa_repair_action { SA_REPAIR_UNTOUCHED, SA_REPAIR_COPIED, SA_REPAIR_REWRITTEN }
     }
 }
 
