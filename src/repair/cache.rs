@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 
 /// Smaller files are left in the cache, as by any copy: they take little, and are often used next.
 const POLITE_FROM: u64 = 256 << 20;
+/// Files that take a larger part of memory are given up while they are copied, others when they are done: waiting for
+/// the disk as one goes costs time that only the large ones are worth.
+const PART_OF_MEMORY: u64 = 16;
 /// One look at whether the source is in memory for as many bytes.
 const REGION: u64 = 16 << 20;
 /// Windows that may be on their way to the disk at once.
@@ -20,6 +23,8 @@ pub(super) struct PageCache<'a> {
     /// Whether each region of the source was in memory beforehand: then somebody uses it, and it stays. Empty where
     /// nothing is to be given up at all.
     was_cached: Vec<bool>,
+    /// Whether to give up while copying already.
+    as_it_goes: bool,
     /// What was written, the latest last: start and end.
     written: std::collections::VecDeque<(u64, u64)>,
     /// Whether to wait for the disk, which is what keeps dirty pages few.
@@ -34,13 +39,14 @@ impl<'a> PageCache<'a> {
             // The middle: reading ahead has not been there yet.
             was_cached.extend((0..size.div_ceil(REGION)).map(|at| is_cached(source, at * REGION + REGION / 2)));
         }
-        PageCache { source, was_cached, written: Default::default(), wait }
+        let as_it_goes = size >= POLITE_FROM && size > memory() / PART_OF_MEMORY;
+        PageCache { source, was_cached, as_it_goes, written: Default::default(), wait }
     }
 
     /// Those runs are done: their bytes are not needed any more.
     pub(super) fn finished(&mut self, target: &File, runs: &[Run]) -> Result<()> {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
-        if self.was_cached.is_empty() {
+        if !self.as_it_goes {
             return Ok(());
         }
         for run in runs.iter().filter(|run| run.len >= WORTH && !self.keep(run.from)) {
@@ -106,6 +112,13 @@ fn write_back(file: &File, start: u64, len: u64, wait: bool) -> Result<()> {
     }
 }
 
+/// Bytes of memory that the system has.
+#[cfg(target_os = "linux")]
+fn memory() -> u64 {
+    let found = rustix::system::sysinfo();
+    (found.totalram as u64).saturating_mul(u64::from(found.mem_unit))
+}
+
 #[cfg(target_os = "linux")]
 fn is_cached(file: &File, at: u64) -> bool {
     let mut byte = [0];
@@ -119,6 +132,11 @@ fn give_up(_file: &File, _start: u64, _len: u64) {}
 #[cfg(not(target_os = "linux"))]
 fn write_back(_file: &File, _start: u64, _len: u64, _wait: bool) -> Result<()> {
     Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory() -> u64 {
+    u64::MAX
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -9,10 +9,12 @@ use crate::header::Header;
 use crate::layout::Plan;
 use crate::writer::{Progress, report};
 
-/// Bytes that are copied, then compared while they are still in memory, then given up.
+/// Bytes between two reports of progress, and that are given up at once.
 const WINDOW: u64 = 16 << 20;
+/// Bytes that are copied and then compared while the processor's cache still has them.
+const STEP: u64 = BUFFER as u64;
 /// What a buffer holds. The copy uses one, the compare two.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 256 << 10;
 /// From here on a call of its own costs less than passing through the buffer.
 const SMALL: u64 = 64 << 10;
 
@@ -62,13 +64,15 @@ pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
 
 fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();
-    for run in runs.filter(|run| run.len > 0) {
-        match out.last_mut() {
-            Some(last) if last.from + last.len == run.from && last.to + last.len == run.to => last.len += run.len,
-            _ => out.push(run),
-        }
-    }
+    runs.filter(|run| run.len > 0).for_each(|run| push(&mut out, run));
     out
+}
+
+fn push(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.from + last.len == run.from && last.to + last.len == run.to => last.len += run.len,
+        _ => runs.push(run),
+    }
 }
 
 /// Where the bytes come from and go to.
@@ -93,16 +97,25 @@ impl Job<'_> {
         let mut comparer = Comparer { ours: Vec::new(), theirs: Vec::new() };
         let mut to_compare = Cutter::new(self.compare);
         let mut to_copy = Cutter::new(self.copy);
-        let mut window = Vec::new();
+        let (mut piece, mut window) = (Vec::new(), Vec::new());
         let mut done = self.done;
-        while let Some(end) = to_copy.take(WINDOW, &mut window) {
-            copier.copy(self, &window)?;
+        let mut reported = done;
+        let step = if self.compare.is_empty() { WINDOW } else { STEP };
+        while let Some(end) = to_copy.take(step, &mut piece) {
+            copier.copy(self, &piece)?;
             while let Some(run) = to_compare.before(end) {
                 comparer.compare(self, run)?;
             }
-            cache.finished(self.target, &window)?;
-            done += window.iter().map(|run| run.len).sum::<u64>();
-            report(progress, done.min(self.total), self.total)?;
+            for run in &piece {
+                done += run.len;
+                push(&mut window, *run);
+            }
+            if done - reported >= WINDOW || to_copy.is_empty() {
+                cache.finished(self.target, &window)?;
+                window.clear();
+                reported = done;
+                report(progress, done.min(self.total), self.total)?;
+            }
         }
         // Nothing is left here unless the written header disagrees with the plan, which the compare has to see.
         while let Some(run) = to_compare.before(u64::MAX) {
@@ -122,6 +135,10 @@ struct Cutter<'a> {
 impl<'a> Cutter<'a> {
     fn new(runs: &'a [Run]) -> Cutter<'a> {
         Cutter { runs, used: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
     fn cut(&mut self, most: u64) -> Option<Run> {
