@@ -289,6 +289,13 @@ enum sa_unaligned
    * The misaligned bytes of the mapping.
    */
   SA_UNALIGNED_BORROW = 2,
+  /**
+   * Decided for the whole file when it is opened: where a tensor is misaligned, an aligned twin of the file in
+   * `overlay_dir` is mapped in its place, and written there first if it is missing or stale, which takes the disk space
+   * of the file and the time of a copy. Its memory belongs to a file and can be evicted, unlike a copy's. The tensors
+   * are the same, their order may differ. Two processes at once: one writes, the other waits.
+   */
+  SA_UNALIGNED_OVERLAY = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -639,6 +646,12 @@ typedef struct sa_open_options {
    * Has to be 0.
    */
   int32_t reserved;
+  /**
+   * The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
+   * missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
+   * written; those of files that are gone are the caller's to remove.
+   */
+  const char *overlay_dir;
 } sa_open_options;
 
 /**
@@ -1247,7 +1260,8 @@ void sa_stats_init(struct sa_stats *stats);
  * @param options  Null for the defaults.
  * @param file     Receives the file; free it with `sa_file_free`.
  * @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_UNSUPPORTED`,
- *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`.
+ *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`; with `SA_UNALIGNED_OVERLAY` also what
+ *         `sa_repair_file` returns when the twin cannot be written.
  */
 sa_status sa_file_open(const char *path,
                        const struct sa_open_options *options,

@@ -13,6 +13,7 @@ pub mod error;
 pub mod header;
 pub mod layout;
 pub mod map;
+pub mod overlay;
 pub mod repair;
 pub mod scan;
 mod source;
