@@ -77,11 +77,13 @@ pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Re
     if !real.is_dir() {
         return Err(Error::new(Status::InvalidArgument, "is not a folder").at(bundle));
     }
+    // Before the folder is made: a refusal leaves nothing behind.
+    let intended = real_path(output)?;
+    if intended.starts_with(&real) || real.starts_with(&intended) {
+        return refuse("is within the bundle or around it: choose a folder elsewhere", output);
+    }
     fs::create_dir_all(output).map_err(|error| Error::io("create", &error).at(output))?;
     let output = fs::canonicalize(output).map_err(|error| Error::io("open", &error).at(output))?;
-    if output.starts_with(&real) || real.starts_with(&output) {
-        return refuse("is within the bundle or around it: choose a folder elsewhere", &output);
-    }
     let _lock = Lock::of(&output.join(manifest::LOCK))?;
     let manifest = match Manifest::read(&output)? {
         // Another layout was asked for: all that was written is stale, but known to be ours.
@@ -104,6 +106,15 @@ pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Re
     work.survey(Path::new(""))?;
     work.carry_out(options)?;
     Ok(work.report)
+}
+
+/// The real path of what need not exist yet.
+fn real_path(path: &Path) -> Result<PathBuf> {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.exists();
+    let existing = path.ancestors().find(exists).unwrap_or(Path::new(""));
+    let place = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let real = fs::canonicalize(place).map_err(|error| Error::io("open", &error).at(path))?;
+    Ok(real.join(path.strip_prefix(existing).unwrap_or(path)))
 }
 
 fn refuse<T>(message: &str, path: &Path) -> Result<T> {

@@ -138,6 +138,7 @@ fn folders_with_other_content_are_refused() {
     for place in [bundle.clone(), bundle.join("inner"), root.path().to_owned()] {
         assert_eq!(make(&bundle, &place).expect_err("refused").status(), Status::Refused, "{place:?}");
     }
+    assert!(!bundle.join("inner").exists());
     fs::write(output.path().join("mine.txt"), "mine").expect("writes");
     assert_eq!(make(&bundle, output.path()).expect_err("refused").status(), Status::Refused);
     fs::remove_file(output.path().join("mine.txt")).expect("removes");

@@ -35,6 +35,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Compare the tensors of two files or bundles, bit for bit
     Verify(Verify),
+    /// Make a folder that loads in place of a bundle that must not change
+    Overlay(Overlay),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -149,6 +151,21 @@ pub struct Verify {
     /// What it is compared with
     pub b: PathBuf,
     /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Misaligned files are written repaired, everything else is a symbolic link. Run again, it does only what is missing or
+/// stale. For caches of downloads, whose files are named by their hash, and for read-only disks.
+#[derive(Args)]
+pub struct Overlay {
+    /// The folder to be replaced, such as a snapshot in a cache
+    pub bundle: PathBuf,
+    /// The folder to make, which an engine is then pointed at
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub how: How,
+    /// One JSON object a line
     #[arg(long)]
     pub json: bool,
 }

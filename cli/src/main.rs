@@ -5,6 +5,7 @@ mod find;
 mod inspect;
 mod interrupt;
 mod output;
+mod overlay;
 mod picture;
 mod repair;
 mod scan;
@@ -46,6 +47,7 @@ fn run(command: Command) -> io::Result<Outcome> {
         Command::Repair(args) => repair::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Overlay(args) => overlay::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "safealign", &mut script);

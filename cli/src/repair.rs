@@ -86,7 +86,7 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
 }
 
 /// Standard output may be gone; the work goes on.
-fn say(line: &str) {
+pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{}", Plain(line));
 }
 
@@ -324,6 +324,13 @@ impl Bar {
         let template = "{bar:30} {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left";
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         Bar(Some(ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr()).with_style(style)))
+    }
+
+    /// Sets how many bytes there are.
+    pub fn of(&self, bytes: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_length(bytes);
+        }
     }
 
     fn position(&self) -> u64 {
