@@ -185,10 +185,14 @@ fn spend(time: Duration) {
 fn old_and_new(folder: &Path, elements: usize) -> (Vec<u8>, Vec<u8>, Duration) {
     let path = folder.join("x.safetensors");
     let old = misaligned(elements);
-    fs::write(&path, &old).expect("writes");
-    let begin = Instant::now();
-    assert!(start(folder).wait().expect("ends").success());
-    let time = begin.elapsed();
+    let once = || {
+        fs::write(&path, &old).expect("writes");
+        let begin = Instant::now();
+        assert!(start(folder).wait().expect("ends").success());
+        begin.elapsed()
+    };
+    // The first is slower than what follows.
+    let time = (0..5).map(|_| once()).min().expect("five");
     let new = fs::read(&path).expect("reads");
     assert_ne!(old, new);
     assert_mended(&path);
@@ -200,7 +204,7 @@ fn killed_at_any_point_the_file_is_the_old_one_or_the_new_one_whole() {
     const KILLS: u32 = 240;
     let root = folder();
     let path = root.path().join("x.safetensors");
-    let (old, new, time) = old_and_new(root.path(), 300_000);
+    let (old, new, time) = old_and_new(root.path(), 150_000);
     let (mut olds, mut news) = (0, 0);
     for kill in 0..KILLS {
         fs::write(&path, &old).expect("writes");
@@ -225,7 +229,7 @@ fn killed_at_any_point_the_file_is_the_old_one_or_the_new_one_whole() {
 fn interrupted_at_any_point_nothing_is_left_behind() {
     let root = folder();
     let path = root.path().join("x.safetensors");
-    let (old, new, time) = old_and_new(root.path(), 300_000);
+    let (old, new, time) = old_and_new(root.path(), 150_000);
     for signal in 0..40 {
         fs::write(&path, &old).expect("writes");
         let mut child = start(root.path());
