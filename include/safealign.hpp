@@ -224,15 +224,15 @@ public:
 
 #if SAFEALIGN_EXCEPTIONS
     /// The value; throws Exception where there is none.
-    [[nodiscard]] T& value_or_throw() & {
+    T& value_or_throw() & {
         throw_error();
         return value();
     }
-    [[nodiscard]] const T& value_or_throw() const& {
+    const T& value_or_throw() const& {
         throw_error();
         return value();
     }
-    [[nodiscard]] T value_or_throw() && {
+    T value_or_throw() && {
         throw_error();
         return std::move(value());
     }
