@@ -583,7 +583,7 @@ typedef struct sa_tensor {
  */
 typedef struct sa_metadata {
   /**
-   * UTF-8, without a NUL byte when written, unlike every other key of the file.
+   * UTF-8, unlike every other key of the file.
    */
   const char *key;
   /**
@@ -591,7 +591,7 @@ typedef struct sa_metadata {
    */
   const char *value;
   /**
-   * Bytes of the key, or 0 if it ends with a NUL. As read: its bytes, and a NUL behind them.
+   * Bytes of the key, or 0 if it ends with its first NUL. As read: its bytes, and a NUL behind them.
    */
   size_t key_len;
   /**

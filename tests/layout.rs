@@ -94,8 +94,6 @@ proptest! {
         let layout = if padded { Layout::Padded } else { Layout::Compact };
         let options = LayoutOptions { layout, alignment: 64 };
         let metadata = [("format", "mlx"), ("\n\u{0}é", "\u{0}\"\\")];
-        prop_assert!(Plan::new(&specs, &metadata, &options).is_err());
-        let metadata = [("format", "mlx"), ("\né", "\u{0}\"\\")];
         let plan = Plan::new(&specs, &metadata, &options).expect("plans");
         let again = Plan::new(&specs, &metadata, &options).expect("plans");
         prop_assert_eq!(plan.header(), again.header());

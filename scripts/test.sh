@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Every test: Rust, then C and C++ by ctest, with other readers, under valgrind and under ASan.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/setup.sh
+source scripts/setup.sh
+
+if cargo fmt --version >/dev/null 2>&1; then
+    cargo fmt --all --check
+fi
+if cargo clippy --version >/dev/null 2>&1; then
+    cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+fi
+cargo test --workspace --locked
+bash scripts/cpp.sh
