@@ -1041,6 +1041,44 @@ typedef struct sa_repair_report {
   uint64_t bytes_compared;
 } sa_repair_report;
 
+/**
+ * What an overlay has. Set `struct_size`, or call `sa_overlay_report_init`, before the call that fills it.
+ */
+typedef struct sa_overlay_report {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * Files that were written repaired.
+   */
+  uint64_t written;
+  /**
+   * Bytes of those.
+   */
+  uint64_t bytes_written;
+  /**
+   * Repaired files that were there already and up to date.
+   */
+  uint64_t kept;
+  /**
+   * Bytes of those.
+   */
+  uint64_t bytes_kept;
+  /**
+   * Files and folders that are links.
+   */
+  uint64_t linked;
+  /**
+   * What was there for files that the bundle no longer has.
+   */
+  uint64_t removed;
+  /**
+   * Files that could not be mended and were linked as they are, or left out; scan the bundle to learn which.
+   */
+  uint64_t warnings;
+} sa_overlay_report;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1473,6 +1511,31 @@ sa_status sa_repair_file(const char *source,
                          const struct sa_repair_options *options,
                          struct sa_repair_report *report,
                          struct sa_error *error);
+
+/**
+ * Sets `struct_size`, and every number to 0. Null is ignored.
+ */
+void sa_overlay_report_init(struct sa_overlay_report *report);
+
+/**
+ * Makes a folder that loads in place of a bundle, which stays as it is: every misaligned file is written repaired, and
+ * everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a symbolic link.
+ *
+ * Run again, it does only what is missing or stale. Two at once: the second waits for the first. For one file that is to
+ * be opened there is `SA_UNALIGNED_OVERLAY`.
+ *
+ * @param bundle   The folder, NUL-terminated, in the system's encoding.
+ * @param output   The folder to make, elsewhere: empty, missing, or an overlay of this bundle.
+ * @param options  Null for the defaults; `force` and `dry_run` have to be 0.
+ * @param report   Null, or a report to fill.
+ * @return `SA_ERR_REFUSED` for an output with other content, within the bundle or around it, and for too little free
+ *         space; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+ */
+sa_status sa_overlay_bundle(const char *bundle,
+                            const char *output,
+                            const struct sa_repair_options *options,
+                            struct sa_overlay_report *report,
+                            struct sa_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -59,6 +59,7 @@ fn rust_structs() -> BTreeMap<String, i64> {
             struct_size, action, reserved, tensors, tensors_moved, misaligned_tensors, misaligned_bytes, source_size,
             source_gap_bytes, source_trailing_bytes, file_size, data_start, padding, bytes_compared,
         }
+        sa_overlay_report { struct_size, written, bytes_written, kept, bytes_kept, linked, removed, warnings }
     }
 }
 

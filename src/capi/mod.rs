@@ -7,6 +7,7 @@
 mod file;
 mod guard;
 mod info;
+mod overlay;
 mod plan;
 mod repair;
 mod scan;
@@ -17,6 +18,7 @@ mod writer;
 
 pub use file::*;
 pub use info::*;
+pub use overlay::*;
 pub use plan::*;
 pub use repair::*;
 pub use scan::*;

@@ -2,11 +2,13 @@
 
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
+use std::ops::ControlFlow;
 
 use super::guard::{self, Report, guard};
 use super::info::choice;
 use super::types::{sa_error, sa_status};
 use super::write::{init, sa_progress};
+use crate::error::Result;
 use crate::layout::{DEFAULT_ALIGNMENT, Layout, LayoutOptions};
 use crate::repair::{self, Action, RepairOptions, RepairReport};
 use crate::writer::Durability;
@@ -73,6 +75,24 @@ unsafe impl guard::SizedStruct for sa_repair_options {
         progress: None,
         progress_context: std::ptr::null_mut(),
     };
+}
+
+impl sa_repair_options {
+    pub(super) fn layout(&self) -> Result<LayoutOptions> {
+        let layout = choice(self.layout, &[Layout::Compact, Layout::Padded], "options.layout")?;
+        Ok(LayoutOptions { layout, alignment: self.alignment })
+    }
+
+    pub(super) fn durability(&self) -> Result<Durability> {
+        choice(self.durability, &[Durability::Durable, Durability::NotDurable], "options.durability")
+    }
+
+    /// # Safety
+    /// `progress`, if set, may be called with the context.
+    pub(super) unsafe fn progress(&self) -> Option<impl FnMut(u64, u64) -> ControlFlow<()> + use<>> {
+        // SAFETY: as the caller says.
+        unsafe { super::write::progress(self.progress, self.progress_context) }
+    }
 }
 
 /// What a repair did. Set `struct_size`, or call `sa_repair_report_init`, before the call that fills it.
@@ -204,17 +224,10 @@ pub unsafe extern "C" fn sa_repair_file(
             let destination = if destination.is_null() { None } else { Some(guard::path(destination, "destination")?) };
             let options = guard::options::<sa_repair_options>(options, "options")?;
             let out = Report::optional(report, "report")?;
-            let mut progress = super::write::progress(options.progress, options.progress_context);
+            let mut progress = options.progress();
             let mut options = RepairOptions {
-                layout: LayoutOptions {
-                    layout: choice(options.layout, &[Layout::Compact, Layout::Padded], "options.layout")?,
-                    alignment: options.alignment,
-                },
-                durability: choice(
-                    options.durability,
-                    &[Durability::Durable, Durability::NotDurable],
-                    "options.durability",
-                )?,
+                layout: options.layout()?,
+                durability: options.durability()?,
                 compare: options.compare != 0,
                 drop_trailing: options.drop_trailing != 0,
                 force: options.force != 0,
