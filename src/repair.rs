@@ -140,7 +140,7 @@ pub(crate) fn repair_guarded(
         }
         let draft = Draft::like(target, options.durability, Some(&found)).map_err(|error| error.at(target))?;
         draft.reserve(after.file_size).map_err(|error| error.at(target))?;
-        let mut cache = PageCache::new(&file, after.file_size, options.durability == Durability::Durable);
+        let mut cache = PageCache::new(&file, before.file_size, options.durability == Durability::Durable);
         let bytes_compared = match &plan {
             Some(plan) => write_anew(&file, &header, plan, &draft, &mut cache, options)?,
             None => copy_whole(&file, &draft, after.file_size, &mut cache, options)?,

@@ -37,7 +37,8 @@ impl<'a> PageCache<'a> {
         let mut was_cached = Vec::new();
         if size >= POLITE_FROM {
             // The middle: reading ahead has not been there yet.
-            was_cached.extend((0..size.div_ceil(REGION)).map(|at| is_cached(source, at * REGION + REGION / 2)));
+            let middle = |at: u64| (at * REGION + REGION / 2).min(size - 1);
+            was_cached.extend((0..size.div_ceil(REGION)).map(|at| is_cached(source, middle(at))));
         }
         let as_it_goes = size >= POLITE_FROM && size > memory() / PART_OF_MEMORY;
         PageCache { source, was_cached, as_it_goes, written: Default::default(), wait }
@@ -75,7 +76,10 @@ impl<'a> PageCache<'a> {
         for (at, _) in self.was_cached.iter().enumerate().filter(|(_, cached)| !**cached) {
             give_up(self.source, at as u64 * REGION, REGION);
         }
-        give_up(target, 0, u64::MAX);
+        // Of dirty pages the advice would start the writing that nobody wants to wait for.
+        if self.wait || self.as_it_goes {
+            give_up(target, 0, u64::MAX);
+        }
     }
 
     fn keep(&self, at: u64) -> bool {
