@@ -18,7 +18,7 @@ use crate::fields;
 use crate::find::{Found, Model, find, system};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Plain, Size, json_line, shown};
-use crate::scan::{Scanned, Total, complain, error_fields, report_fields, scan_all};
+use crate::scan::{Scanned, Total, complain, error_fields, json_complaints, report_fields, scan_all};
 
 pub fn run(args: &Repair) -> io::Result<Outcome> {
     let mut found = find(&args.paths, args.output.is_some());
@@ -37,10 +37,8 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
         return propose(args, &found, &scanned, &failed);
     }
     let failures = complain(&found, &failed);
-    for (model, error) in &failed {
-        if args.json {
-            json_line(&mut io::stdout(), "error", error_fields(&shown(&model.path), error))?;
-        }
+    if args.json {
+        json_complaints(&mut io::stdout(), &found, &failed)?;
     }
     let mut work = Work {
         args,
@@ -135,6 +133,9 @@ fn propose(
     }
     if any && !args.json {
         writeln!(out, "nothing was changed: say --output DIR for a mended copy, or --in-place")?;
+    }
+    if args.json {
+        json_complaints(&mut out, found, failed)?;
     }
     Ok(if complain(found, failed) > 0 { Outcome::Failed } else { Outcome::Fine })
 }

@@ -205,15 +205,7 @@ fn write_json(
         }
         json_line(out, "file", fields)?;
     }
-    for (path, message) in &found.warnings {
-        json_line(out, "warning", fields! { path: shown(path), message: message })?;
-    }
-    for (path, message) in &found.errors {
-        json_line(out, "error", fields! { path: shown(path), message: message, status: "SA_ERR_IO" })?;
-    }
-    for (model, error) in failed {
-        json_line(out, "error", error_fields(&shown(&model.path), error))?;
-    }
+    json_complaints(out, found, failed)?;
     let fields = fields! {
         files: total.files,
         affected_files: total.affected_files,
@@ -226,6 +218,20 @@ fn write_json(
         errors: found.errors.len() + failed.len(),
     };
     json_line(out, "total", fields)
+}
+
+/// What went wrong, as JSON.
+pub fn json_complaints(out: &mut dyn Write, found: &Found, failed: &[(&Model, Error)]) -> io::Result<()> {
+    for (path, message) in &found.warnings {
+        json_line(out, "warning", fields! { path: shown(path), message: message })?;
+    }
+    for (path, message) in &found.errors {
+        json_line(out, "error", fields! { path: shown(path), message: message, status: "SA_ERR_IO" })?;
+    }
+    for (model, error) in failed {
+        json_line(out, "error", error_fields(&shown(&model.path), error))?;
+    }
+    Ok(())
 }
 
 /// An error as JSON.

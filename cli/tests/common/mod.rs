@@ -87,12 +87,14 @@ pub fn write(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("writes");
 }
 
-/// Copies a flat folder.
+/// Copies the files of a folder.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("creates");
     for entry in fs::read_dir(from).expect("lists") {
         let entry = entry.expect("an entry");
-        fs::copy(entry.path(), to.join(entry.file_name())).expect("copies");
+        if entry.path().is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name())).expect("copies");
+        }
     }
 }
 
