@@ -16,7 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::layout::{LayoutOptions, Plan, TensorSpec};
 
-pub(crate) use draft::{Draft, directory_of};
+pub(crate) use draft::{Draft, directory_of, free_space_in};
 
 /// Whether a write waits until the file is on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

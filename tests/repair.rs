@@ -369,13 +369,16 @@ struct Small(tempfile::TempDir);
 
 impl Small {
     fn mount(size: &str) -> Option<Small> {
+        Small::of("tmpfs", &format!("size={size}"))
+    }
+
+    fn of(kind: &str, options: &str) -> Option<Small> {
         let folder = folder();
-        let options = format!("size={size}");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(folder.path()).output();
+        let mounted = Command::new("mount").args(["-t", kind, "-o", options, kind]).arg(folder.path()).output();
         if mounted.is_ok_and(|output| output.status.success()) {
             return Some(Small(folder));
         }
-        eprintln!("skipped: mounting a tmpfs takes root");
+        eprintln!("skipped: mounting a file system takes root");
         None
     }
 }
@@ -424,4 +427,13 @@ fn another_file_system_is_no_obstacle() {
     repair(&path, Some(&destination), &mut options()).expect("repairs");
     assert_eq!(content(&path), content(&destination));
     assert_mended(&destination);
+}
+
+#[test]
+fn a_file_system_without_a_size_is_not_full() {
+    let Some(disk) = Small::of("ramfs", "mode=0777") else { return };
+    let path = broken(disk.0.path(), "x.safetensors");
+    in_place(&path).expect("repairs");
+    assert_mended(&path);
+    assert_eq!(names(disk.0.path()), ["x.safetensors"]);
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{Error, Result, Status};
-use crate::writer::directory_of;
+use crate::writer::{directory_of, free_space_in};
 
 const WAY_OUT: &str = "write the repaired file to another folder, or make an overlay";
 
@@ -68,8 +68,7 @@ fn is_writable(path: &Path) -> bool {
 /// Refuses where fewer bytes are free beside `target` than the new file takes. The old one stays until the new one is
 /// whole, so its space does not count.
 pub(super) fn room_for(target: &Path, size: u64) -> Result<()> {
-    let Ok(found) = rustix::fs::statvfs(directory_of(target)) else { return Ok(()) };
-    let Some(free) = found.f_bavail.checked_mul(found.f_frsize) else { return Ok(()) };
+    let Some(free) = free_space_in(directory_of(target)) else { return Ok(()) };
     if free >= size {
         return Ok(());
     }

@@ -97,8 +97,7 @@ impl Draft {
     }
 
     fn free_space(&self) -> Option<u64> {
-        let found = rustix::fs::fstatvfs(&self.file).ok()?;
-        found.f_bavail.checked_mul(found.f_frsize)
+        free_of(&rustix::fs::fstatvfs(&self.file).ok()?)
     }
 
     /// Puts the draft in the target's place. Until the rename the target is untouched; after it, it is the new file.
@@ -121,6 +120,16 @@ impl Draft {
         }
         Ok(())
     }
+}
+
+/// Bytes that are free in that folder's file system, where it says so.
+pub(crate) fn free_space_in(directory: &Path) -> Option<u64> {
+    free_of(&rustix::fs::statvfs(directory).ok()?)
+}
+
+/// A file system without a size (ramfs, some that are mounted over a network) does not count its free space either.
+fn free_of(found: &rustix::fs::StatVfs) -> Option<u64> {
+    if found.f_blocks == 0 { None } else { found.f_bavail.checked_mul(found.f_frsize) }
 }
 
 pub(crate) fn directory_of(target: &Path) -> &Path {
