@@ -233,7 +233,7 @@ impl Work {
                             self.report.bytes_written += size;
                         }
                         // That file's own trouble; the rest of the bundle is still of use.
-                        Err(error) if error.status() == Status::Refused && error.path() == Some(&source) => {
+                        Err(error) if is_of_the_file(error.status()) && error.path() == Some(&source) => {
                             let message = format!("linked as it is: {}", error.message());
                             self.report.warnings.push((source.clone(), message));
                             link(&source, &target)?;
@@ -272,6 +272,11 @@ impl Work {
         })
         .count() as u64
     }
+}
+
+/// Whether that failure is about one file's content, and not about the disk or the output.
+fn is_of_the_file(status: Status) -> bool {
+    matches!(status, Status::Refused | Status::Unsupported | Status::InvalidArgument | Status::TooLarge)
 }
 
 /// A folder where nothing, a folder or a link of ours is.

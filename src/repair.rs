@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::error::{Error, Name, Result, Status};
+use crate::error::{Error, Name, Reason, Result, Status};
 use crate::header::{Header, HeaderPadding};
 use crate::layout::{Layout, LayoutOptions, Plan, TensorSpec};
 use crate::scan::{self, ScanOptions, ScanReport};
@@ -52,6 +52,18 @@ impl Default for RepairOptions<'_> {
             dry_run: false,
             progress: None,
         }
+    }
+}
+
+impl RepairOptions<'_> {
+    /// Whether a repair with these options would find something to mend in a file of which a scan said that.
+    pub fn would_mend(&self, found: &ScanReport) -> bool {
+        let is_hole = |error: &Error| error.reason() == Some(Reason::Hole);
+        found.misaligned_tensors > 0
+            || found.padding == HeaderPadding::Nul
+            || (self.drop_trailing && found.trailing_bytes > 0)
+            || (self.layout.layout == Layout::Compact
+                && (found.gaps > 0 || found.nonconforming.as_ref().is_some_and(is_hole)))
     }
 }
 
@@ -107,8 +119,7 @@ pub(crate) fn repair_guarded(
         let header = source::read_header(&file, found.len())?;
         header.require_known_dtypes()?;
         let before = scan::report(&header, found.len(), &ScanOptions::default())?;
-        let broken = needs_mending(&header, &before, options);
-        let rewrite = broken || options.force;
+        let rewrite = options.would_mend(&before) || options.force;
         let target = destination.unwrap_or(source);
         let in_place = match destination {
             None => true,
@@ -153,20 +164,6 @@ pub(crate) fn repair_guarded(
         Ok(RepairReport { action, before, after, bytes_compared })
     };
     repair().map_err(|error: Error| error.at(source))
-}
-
-/// Whether a rewrite with those options takes something away that is wrong.
-fn needs_mending(header: &Header, found: &ScanReport, options: &RepairOptions) -> bool {
-    found.misaligned_tensors > 0
-        || found.padding == HeaderPadding::Nul
-        || (options.drop_trailing && found.trailing_bytes > 0)
-        || (options.layout.layout == Layout::Compact && has_holes(header))
-}
-
-/// Whether the data does not follow tensor on tensor: holes, and empty tensors in the middle of others.
-fn has_holes(header: &Header) -> bool {
-    let mut expected = 0;
-    header.iter().any(|tensor| std::mem::replace(&mut expected, tensor.end) != tensor.begin)
 }
 
 fn specs(header: &Header) -> Vec<TensorSpec<'_>> {

@@ -159,11 +159,13 @@ fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
         let name = format!("{name}.safetensors");
         fs::copy(common::cases().join(&name), root.path().join(&name)).expect("copies");
     }
+    let text = String::from_utf8_lossy(&packed(&other())).replace("U8", "X9").into_bytes();
+    fs::write(root.path().join("unknown.safetensors"), text).expect("writes");
     let report = make(root.path(), output.path()).expect("makes it");
-    assert_eq!((report.written, report.linked, report.warnings.len()), (0, 2, 2), "{report:?}");
+    assert_eq!((report.written, report.linked, report.warnings.len()), (0, 3, 3), "{report:?}");
     let mut options = OverlayOptions { drop_trailing: true, ..OverlayOptions::default() };
     let report = overlay(root.path(), output.path(), &mut options).expect("makes it");
-    assert_eq!((report.written, report.linked, report.warnings.len()), (1, 1, 1), "{report:?}");
+    assert_eq!((report.written, report.linked, report.warnings.len()), (1, 2, 2), "{report:?}");
 }
 
 fn through(path: &Path, cache: &Path) -> File {

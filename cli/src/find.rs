@@ -1,6 +1,6 @@
 //! Finds the files that a user means by a path.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 /// What a search found.
 #[derive(Default)]
 pub struct Found {
-    /// Each file once, whatever names it has.
     pub files: Vec<Model>,
     /// Every file that is no model, for a search that wants them.
     pub others: Vec<Other>,
@@ -41,16 +40,30 @@ pub struct Other {
     pub below: PathBuf,
 }
 
-struct Search<'a> {
-    found: Found,
-    seen: HashSet<(u64, u64)>,
-    root: &'a Path,
-    with_others: bool,
+/// What a search is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Each model once, whatever names it has: by the name that is not a link, where there is one.
+    EachModelOnce,
+    /// Models by all their names.
+    EveryName,
+    /// Those, and the files that are no models.
+    Everything,
 }
 
-/// Files as they are given, and folders with everything below them. With `others`, files that are no models too.
-pub fn find(paths: &[PathBuf], with_others: bool) -> Found {
-    let mut search = Search { found: Found::default(), seen: HashSet::new(), root: Path::new(""), with_others };
+struct Search<'a> {
+    found: Found,
+    folders: HashSet<(u64, u64)>,
+    /// The place in `found` of each model.
+    models: HashMap<(u64, u64), usize>,
+    root: &'a Path,
+    want: Want,
+}
+
+/// Files as they are given, and folders with everything below them.
+pub fn find(paths: &[PathBuf], want: Want) -> Found {
+    let (found, folders, models) = Default::default();
+    let mut search = Search { found, folders, models, root: Path::new(""), want };
     for path in paths {
         search.root = path;
         match fs::metadata(path) {
@@ -77,16 +90,23 @@ pub fn system(error: &std::io::Error) -> String {
 
 impl Search<'_> {
     fn model(&mut self, path: &Path, below: PathBuf, found: &Metadata) {
-        if self.seen.insert((found.dev(), found.ino())) {
-            let (path, root) = (path.to_owned(), self.root.to_owned());
-            self.found.files.push(Model { path, root, below });
+        let model = Model { path: path.to_owned(), root: self.root.to_owned(), below };
+        let place = self.models.entry((found.dev(), found.ino())).or_insert(self.found.files.len());
+        match self.found.files.get_mut(*place) {
+            Some(known) if self.want == Want::EachModelOnce => {
+                // A link cannot be repaired in place, what it leads to can.
+                if is_link(&known.path) && !is_link(path) {
+                    *known = model;
+                }
+            }
+            _ => self.found.files.push(model),
         }
     }
 
     /// Everything below a folder, in the order of names. Links are followed; a folder that was seen is not entered
     /// again, which also ends a cycle.
     fn folder(&mut self, top: &Path, found: &Metadata) {
-        self.seen.insert((found.dev(), found.ino()));
+        self.folders.insert((found.dev(), found.ino()));
         let mut open = vec![top.to_owned()];
         while let Some(folder) = open.pop() {
             let entries = fs::read_dir(&folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
@@ -110,7 +130,7 @@ impl Search<'_> {
                 let is_model = is_model(&path);
                 match fs::metadata(&path) {
                     Ok(found) if found.is_dir() => {
-                        if self.seen.insert((found.dev(), found.ino())) {
+                        if self.folders.insert((found.dev(), found.ino())) {
                             inner.push(path);
                         }
                     }
@@ -119,7 +139,7 @@ impl Search<'_> {
                         self.model(&path, below(&path, top), &found);
                     }
                     Ok(found) if found.is_file() => {
-                        if self.with_others {
+                        if self.want == Want::Everything {
                             let (root, below) = (self.root.to_owned(), below(&path, top));
                             self.found.others.push(Other { path, root, below });
                         }
@@ -157,6 +177,10 @@ impl Search<'_> {
             self.found.warnings.push((folder.join(name), "is not in the index of its folder".to_owned()));
         }
     }
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
 
 /// Whether a path is named like a model.

@@ -15,13 +15,13 @@ use safealign::writer::Durability;
 use crate::Outcome;
 use crate::args::{How, Repair};
 use crate::fields;
-use crate::find::{Found, Model, find, system};
+use crate::find::{Found, Model, Want, find, system};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Plain, Size, json_line, shown};
 use crate::scan::{Scanned, Total, complain, error_fields, json_complaints, report_fields, scan_all};
 
 pub fn run(args: &Repair) -> io::Result<Outcome> {
-    let mut found = find(&args.paths, args.output.is_some());
+    let mut found = find(&args.paths, if args.output.is_some() { Want::Everything } else { Want::EachModelOnce });
     if let Some(output) = &args.output
         && let Err(message) = check_output(&args.paths, output)
     {
@@ -108,14 +108,10 @@ fn propose(
 ) -> io::Result<Outcome> {
     let mut out = io::stdout().lock();
     let mut any = false;
-    for Scanned { model, report } in scanned {
-        let needs = report.misaligned_tensors > 0 || args.force;
-        if !needs && report.nonconforming.is_none() {
-            continue;
-        }
-        any |= needs;
+    for Scanned { model, report } in scanned.iter().filter(|scanned| is_work(args, scanned)) {
+        any = true;
         if args.json {
-            let mut fields = fields! { path: shown(&model.path), would_rewrite: needs };
+            let mut fields = fields! { path: shown(&model.path) };
             fields.insert("before".to_owned(), report_fields(report).into());
             json_line(&mut out, "proposal", fields)?;
         } else {
@@ -173,10 +169,15 @@ fn target_of(args: &Repair, root: &Path, below: &Path) -> Option<PathBuf> {
     })
 }
 
+/// Whether a file would be laid out anew.
+fn is_work(args: &Repair, scanned: &Scanned) -> bool {
+    args.force || options(&args.how).would_mend(&scanned.report)
+}
+
 /// Bytes that will be written.
 fn work_bytes(args: &Repair, scanned: &[Scanned]) -> u64 {
-    let is_work = |scanned: &&Scanned| args.output.is_some() || args.force || scanned.report.misaligned_tensors > 0;
-    scanned.iter().filter(is_work).map(|scanned| scanned.report.file_size).sum()
+    let is_written = |scanned: &&Scanned| args.output.is_some() || is_work(args, scanned);
+    scanned.iter().filter(is_written).map(|scanned| scanned.report.file_size).sum()
 }
 
 struct Work<'a> {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::Outcome;
 use crate::args::Scan;
 use crate::fields;
-use crate::find::{Found, Model, find};
+use crate::find::{Found, Model, Want, find};
 use crate::output::{self, Paint, Plain, Size, Table, count, json_line, shown};
 
 /// A file and what was found in it.
@@ -83,7 +83,7 @@ impl Total {
 
 pub fn run(args: &Scan) -> io::Result<Outcome> {
     let options = args.alignment.map_or_else(ScanOptions::default, |alignment| ScanOptions { alignment });
-    let found = find(&args.paths, false);
+    let found = find(&args.paths, Want::EachModelOnce);
     let (scanned, failed) = scan_all(&found.files, &options);
     let total = Total::of(&scanned);
     let mut out = BufWriter::new(io::stdout().lock());

@@ -13,7 +13,7 @@ use safealign::scan::read_header;
 use crate::Outcome;
 use crate::args::Verify;
 use crate::fields;
-use crate::find::{find, system};
+use crate::find::{Want, find, system};
 use crate::output::{self, Plain, Size, count, json_line, shown};
 
 /// Bytes compared at once.
@@ -71,7 +71,7 @@ enum Verdict {
 }
 
 fn open(root: &Path) -> Result<Side, String> {
-    let found = find(&[root.to_owned()], false);
+    let found = find(&[root.to_owned()], Want::EveryName);
     if let Some((path, message)) = found.errors.first() {
         return Err(format!("{}: {message}", shown(path)));
     }

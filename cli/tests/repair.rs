@@ -118,6 +118,39 @@ fn what_may_not_be_replaced_is_refused_and_the_rest_is_done() {
 }
 
 #[test]
+fn a_file_with_several_names_is_mended_by_its_own_and_copied_by_each() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    write(&path("m/real.safetensors"), &misaligned(100));
+    symlink("real.safetensors", path("m/a-link.safetensors")).expect("links");
+    assert_eq!(run(root.path(), &["repair", "m", "--output", "out"]).status, Some(0));
+    assert_mended(&path("out/a-link.safetensors"));
+    assert_mended(&path("out/real.safetensors"));
+    assert_eq!(run(root.path(), &["verify", "m", "out"]).status, Some(0));
+    let ran = run(root.path(), &["repair", "m", "--in-place"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    assert_mended(&path("m/a-link.safetensors"));
+    assert!(fs::symlink_metadata(path("m/a-link.safetensors")).expect("is there").is_symlink());
+}
+
+#[test]
+fn holes_and_padding_are_proposed_and_mended_too() {
+    let root = folder();
+    for name in ["hole_align", "pad_nul", "trailing_bytes", "mlx_lucky"] {
+        let name = format!("m/{name}.safetensors");
+        write(&root.path().join(&name), &fs::read(cases().join(&name[2..])).expect("the case"));
+    }
+    let ran = run(root.path(), &["repair", "m"]);
+    assert_eq!(ran.out.matches("would repair").count(), 2, "{}", ran.out);
+    assert_eq!(run(root.path(), &["repair", "m", "--drop-trailing"]).out.matches("would repair").count(), 3);
+    let ran = run(root.path(), &["repair", "m", "--in-place", "--drop-trailing", "--json"]);
+    assert_eq!(ran.kind("repair").iter().filter(|value| value["action"] == "rewritten").count(), 3, "{}", ran.out);
+    for name in ["hole_align", "pad_nul", "trailing_bytes", "mlx_lucky"] {
+        assert_mended(&root.path().join(format!("m/{name}.safetensors")));
+    }
+}
+
+#[test]
 fn verify_tells_the_first_difference() {
     let root = folder();
     let path = |name: &str| root.path().join(name);
