@@ -147,6 +147,12 @@ fn element_count(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension))
 }
 
+/// Whether the product of a shape overflows before a zero makes it nothing: the reference multiplies from the left and
+/// refuses such a tensor, though it has no bytes.
+pub(crate) fn overflows_from_the_left(shape: &[u64]) -> bool {
+    shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
+}
+
 /// Why a dtype and a shape have no size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {

@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::dtype::{Dtype, SizeError};
+use crate::dtype::{Dtype, SizeError, overflows_from_the_left};
 use crate::error::{Error, Name, Reason, Result, Status};
 
 pub(crate) use emit::{Emitted, emit};
@@ -317,7 +317,7 @@ impl Header {
                     ),
                 ));
             }
-            if self.reference_overflows(&tensor) && nonconforming.is_none() {
+            if tensor.begin == tensor.end && nonconforming.is_none() && overflows_from_the_left(tensor.shape) {
                 nonconforming = Some((
                     Reason::SizeOverflow,
                     format!(
@@ -401,12 +401,6 @@ impl Header {
                 Err(Error::format(reason, format!("tensor {name}: {}", explain_size(error, dtype, shape))))
             }
         }
-    }
-
-    /// The reference multiplies from the left and stops at the first overflow, even where a zero follows.
-    fn reference_overflows(&self, tensor: &TensorInfo) -> bool {
-        tensor.begin == tensor.end
-            && tensor.shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
     }
 }
 
