@@ -34,10 +34,7 @@ safealign_debian_packages() {
 
 safealign_python() {
     local requirements=$safealign_root/scripts/requirements.txt stamp=$safealign_venv/requirements.stamp wanted
-    wanted=$(
-        cat "$requirements"
-        python3 --version
-    )
+    wanted=$(cat "$requirements")
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$safealign_venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
