@@ -181,11 +181,16 @@ impl<'de> de::DeserializeSeed<'de> for KeySeed<'_> {
     }
 }
 
-impl Visitor<'_> for KeySeed<'_> {
+impl<'de> Visitor<'de> for KeySeed<'_> {
     type Value = Key;
 
     fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
         out.write_str("a name")
+    }
+
+    /// A name without an escape, which therefore has no NUL: JSON has control characters only as escapes.
+    fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> std::result::Result<Key, E> {
+        if name == METADATA_KEY { Ok(Key::Metadata) } else { Ok(Key::Tensor(self.0.texts.push(name))) }
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Key, E> {
