@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what the tests and the demo need and a fresh machine lacks: CMake, Ninja, other safetensors readers, valgrind,
-# pkg-config. Asked for are a Rust toolchain, a C++ compiler and Python 3.
+# strace, pkg-config. Asked for are a Rust toolchain, a C++ compiler and Python 3.
 #
 # Sourced, it exports CMAKE, CTEST, NINJA and PYTHON; called, it prints them. A second run changes nothing.
 set -euo pipefail
@@ -17,6 +17,7 @@ safealign_debian_packages() {
     local missing=()
     command -v valgrind >/dev/null || missing+=(valgrind)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
+    command -v strace >/dev/null || missing+=(strace)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     if [ ${#missing[@]} -eq 0 ]; then
         return
@@ -34,10 +35,7 @@ safealign_debian_packages() {
 
 safealign_python() {
     local requirements=$safealign_root/scripts/requirements.txt stamp=$safealign_venv/requirements.stamp wanted
-    wanted=$(
-        cat "$requirements"
-        python3 --version
-    )
+    wanted=$(cat "$requirements")
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$safealign_venv/bin/python" -c '' 2>/dev/null; then
         return
     fi

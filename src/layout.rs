@@ -3,7 +3,7 @@
 //! The format allows no holes in the data section and the reference reader refuses them, so by default alignment comes
 //! from the order of the tensors and the padding of the header alone (see [`Layout`]).
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, overflows_from_the_left};
 use crate::error::{Error, Name, Reason, Result, Status};
 use crate::header::{self, METADATA_KEY, Shape};
 
@@ -200,6 +200,10 @@ pub(crate) fn check_tensor(tensor: &TensorSpec) -> Result<()> {
         return Err(invalid(format!("tensor {name}: the name has a NUL byte")).because(Reason::BadName));
     }
     match tensor.dtype.nbytes(tensor.shape) {
+        Ok(0) if overflows_from_the_left(tensor.shape) => {
+            let shape = Shape(tensor.shape);
+            Err(invalid(format!("tensor {name}: the dimensions before the zero in {shape:?} overflow")))
+        }
         Ok(expected) if expected == tensor.nbytes => Ok(()),
         Ok(expected) => Err(invalid(format!(
             "tensor {name}: {} bytes for {} {:?}, expected {expected}",

@@ -201,7 +201,7 @@ impl Memory {
 
     fn read(file: &OsFile, len: usize) -> Result<Memory> {
         let mut map = MmapMut::map_anon(len).map_err(|error| Error::io("read: memory", &error))?;
-        file.read_exact_at(&mut map, 0).map_err(|error| Error::io("read", &error))?;
+        file.read_exact_at(&mut map, 0).map_err(|error| source::read_error(&error))?;
         Ok(Memory::Read(base_of(&mut map), map))
     }
 

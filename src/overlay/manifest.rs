@@ -124,7 +124,7 @@ impl Manifest {
         let path = output.join(MANIFEST);
         let write = || {
             // Lost in a power failure, it costs writing the files again.
-            let draft = Draft::beside(&path, Durability::NotDurable)?;
+            let draft = Draft::like(&path, Durability::NotDurable, None)?;
             let mut file = draft.file();
             writeln!(file, "{value:#}").map_err(|error| Error::io("write", &error))?;
             draft.publish()

@@ -7,6 +7,7 @@ use super::cache::PageCache;
 use crate::error::{Error, Name, Result, Status};
 use crate::header::Header;
 use crate::layout::Plan;
+use crate::source;
 use crate::writer::{Progress, report};
 
 /// Bytes between two reports of progress, and that are given up at once.
@@ -250,14 +251,8 @@ fn in_kernel(_job: &Job, _run: Run) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// Reads exactly those bytes; an end of file before them means that the source shrank.
 fn read(file: &File, bytes: &mut [u8], at: u64) -> Result<()> {
-    file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => {
-            Error::new(Status::Changed, format!("the file became shorter while it was read: nothing at byte {at}"))
-        }
-        _ => Error::io("read", &error),
-    })
+    file.read_exact_at(bytes, at).map_err(|error| source::read_error(&error))
 }
 
 struct Comparer {
