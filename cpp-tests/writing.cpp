@@ -164,10 +164,9 @@ void the_world_changes_meanwhile() {
     const std::string work = folder("meanwhile");
     const std::vector<std::uint8_t> data = {1, 2, 3};
     const auto open = [&](const std::string& path) {
-        auto writer = Writer::open(path, {{"w", safealign::Dtype::U8, {3}, 3}});
-        REQUIRE(writer);
-        REQUIRE(writer->put(0, safealign::bytes_of(data)));
-        return std::move(writer).value();
+        Writer writer = Writer::open(path, {{"w", safealign::Dtype::U8, {3}, 3}}).value_or_throw();
+        writer.put(0, safealign::bytes_of(data)).value_or_throw();
+        return writer;
     };
 
     Writer moved = open(work + "/relative.safetensors");
