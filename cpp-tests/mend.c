@@ -60,6 +60,7 @@ static int cancel(void *context, uint64_t done, uint64_t total) {
 int main(void) {
     sa_repair_options options;
     sa_repair_report report;
+    sa_overlay_report overlay;
     sa_open_options open;
     sa_stats stats;
     sa_view view;
@@ -112,6 +113,17 @@ int main(void) {
     CHECK(sa_repair_file(path, NULL, NULL, &report, NULL) == SA_OK && report.action == SA_REPAIR_UNTOUCHED);
     CHECK(sa_repair_file(path, "mended.safetensors", NULL, &report, NULL) == SA_OK);
     CHECK(report.action == SA_REPAIR_COPIED);
+
+    /* The folder of twins is a bundle like any other, whose files are aligned. */
+    sa_overlay_report_init(&overlay);
+    if (!CHECK(sa_overlay_bundle("mend-twins", "mend-overlay", NULL, &overlay, &error) == SA_OK)) {
+        fprintf(stderr, "%s\n", error.message);
+    }
+    CHECK(overlay.written == 0 && overlay.linked == 2 && overlay.warnings == 0);
+    CHECK(sa_overlay_bundle("mend-twins", "mend-twins/inner", NULL, NULL, &error) == SA_ERR_REFUSED);
+    options.force = 1;
+    CHECK(sa_overlay_bundle("mend-twins", "mend-overlay", &options, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(sa_overlay_bundle(NULL, "mend-overlay", NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
 
     CHECK(sa_repair_file(NULL, NULL, NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
     CHECK(sa_repair_file("missing.safetensors", NULL, NULL, NULL, &error) == SA_ERR_IO);

@@ -300,3 +300,40 @@ fn a_full_disk_leaves_the_old_file_and_says_what_is_missing() {
     let _ = Command::new("umount").arg(root.path()).output();
     assert!(checked.is_ok());
 }
+
+/// The limit is the system's, set by `prlimit` where it is installed.
+#[test]
+fn memory_stays_small_whatever_the_size_of_the_file() {
+    let root = folder();
+    // Of 256 MiB, most of them a hole: data that takes no space is read like any other.
+    let data = 256 << 20;
+    let json = format!(
+        r#"{{"odd":{{"dtype":"U8","shape":[3],"data_offsets":[0,3]}},"w":{{"dtype":"F32","shape":[{}],"data_offsets":[3,{}]}},"v":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}}"#,
+        data / 4,
+        data + 3,
+        data + 3,
+        data + 7
+    );
+    let path = root.path().join("x.safetensors");
+    write(&path, &common::framed(json.as_bytes(), 0));
+    let file = fs::File::options().write(true).open(&path).expect("opens");
+    file.set_len(8 + json.len() as u64 + data + 7).expect("grows");
+    let limited = |bytes: u64, args: &[&str]| {
+        let mut prlimit = Command::new("prlimit");
+        prlimit.arg(format!("--data={bytes}")).arg(env!("CARGO_BIN_EXE_safealign")).args(args);
+        prlimit.current_dir(root.path()).env("RAYON_NUM_THREADS", "2").output()
+    };
+    let Ok(output) = limited(32 << 20, &["scan", "x.safetensors"]) else {
+        eprintln!("skipped: there is no `prlimit`");
+        return;
+    };
+    assert!(output.status.success(), "{output:?}");
+    for args in [&["repair", "--no-sync", "x.safetensors", "--output", "out"][..], &["verify", "x.safetensors", "out"]]
+    {
+        let output = limited(32 << 20, args).expect("runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+    // The control: there is a limit below which it does not go.
+    let output = limited(64 << 10, &["verify", "x.safetensors", "out"]).expect("runs");
+    assert!(!output.status.success(), "{output:?}");
+}
