@@ -56,3 +56,12 @@ pub fn python() -> Option<Peer> {
 pub fn mlx() -> Option<Peer> {
     Peer::start("MLX", Command::new(std::env::var_os("SAFEALIGN_BENCH_MLX")?))
 }
+
+/// The crate's way to open a file: map it and read its metadata.
+pub fn open_with_crate(path: &Path) -> (memmap2::Mmap, safetensors::tensor::Metadata) {
+    let file = std::fs::File::open(path).expect("opens");
+    // SAFETY: the file is this program's own, and nothing changes it.
+    let map = unsafe { memmap2::Mmap::map(&file) }.expect("maps");
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&map).expect("opens");
+    (map, metadata)
+}

@@ -41,15 +41,7 @@ fn point(settings: &Settings, axis: &str, at: u64, model: &Model, path: &Path, r
         millis(timed(|| write_aligned(path, &tensors, &[], options).expect("writes")))
     });
     show("open", "safealign", &mut || millis(timed(|| File::open(path, &OpenOptions::default()).expect("opens"))));
-    show("open", "crate safetensors", &mut || {
-        millis(timed(|| {
-            let file = fs::File::open(path).expect("opens");
-            // SAFETY: the file is this program's own, and nothing changes it.
-            let map = unsafe { memmap2::Mmap::map(&file) }.expect("maps");
-            let (_, metadata) = safetensors::SafeTensors::read_metadata(&map).expect("opens");
-            (map, metadata)
-        }))
-    });
+    show("open", "crate safetensors", &mut || millis(timed(|| peers::open_with_crate(path))));
     fs::write(recipe, model.recipe()).expect("writes");
     for mut peer in [peers::python(), peers::mlx()].into_iter().flatten() {
         peer.time("model", recipe);

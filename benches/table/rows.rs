@@ -137,16 +137,7 @@ fn open_row(settings: &Settings, name: &str, path: &Path, goal: f64) -> Option<R
     let mut contenders = vec![
         contender("floor: read, serde_json skips every value", || millis(timed(|| floors::skip_json(path)))),
         contender("safealign", || millis(timed(|| File::open(path, &OpenOptions::default()).expect("opens")))),
-        contender("crate safetensors", || {
-            let open = || {
-                let file = fs::File::open(path).expect("opens");
-                // SAFETY: the file is this program's own, and nothing changes it.
-                let map = unsafe { memmap2::Mmap::map(&file) }.expect("maps");
-                let (_, metadata) = safetensors::SafeTensors::read_metadata(&map).expect("opens");
-                (map, metadata)
-            };
-            millis(timed(open))
-        }),
+        contender("crate safetensors", || millis(timed(|| peers::open_with_crate(path)))),
     ];
     for mut peer in [peers::python(), peers::mlx()].into_iter().flatten() {
         contenders.push((peer.name.clone(), Box::new(move || millis(peer.time("open", path)))));
@@ -222,12 +213,7 @@ fn scan_row(settings: &Settings, folder: &Path) -> Option<Row> {
             millis(timed(|| paths.iter().map(scan).sum::<u64>()))
         }),
         contender("crate safetensors", || {
-            let read = |path: &PathBuf| {
-                let header = floors::header(path);
-                let mut whole = (header.len() as u64).to_le_bytes().to_vec();
-                whole.extend_from_slice(&header);
-                safetensors::SafeTensors::read_metadata(&whole).expect("opens").1.tensors().len()
-            };
+            let read = |path: &PathBuf| peers::open_with_crate(path).1.tensors().len();
             millis(timed(|| paths.iter().map(read).sum::<usize>()))
         }),
     ];
