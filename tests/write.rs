@@ -375,3 +375,42 @@ fn files_over_four_gib_are_written_whole() {
     assert_eq!((view.bytes()[0], view.bytes()[1], view.bytes()[len - 1]), (1, 0, 2));
     assert_eq!(file.map("small").expect("maps").bytes(), small);
 }
+
+/// Past the page cache, through staging buffers: every byte where it belongs, at sizes around a buffer's and a block's.
+#[test]
+fn large_durable_files_are_written_whole() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on the disk");
+    let path = folder.path().join("large.safetensors");
+    let large = common::bytes(8 << 20, 9).repeat(65);
+    let sizes = [8 << 20, 4096, 1, (8 << 20) - 64, 4095, 12_345_678, 500 << 20];
+    let names: Vec<String> = sizes.iter().map(|size| format!("{size} bytes")).collect();
+    let shapes = sizes.map(|size| [size as u64]);
+    let tensors: Vec<Tensor> = (0..sizes.len())
+        .map(|at| Tensor {
+            name: &names[at],
+            dtype: Dtype::U8,
+            shape: &shapes[at],
+            data: &large[at * 7..][..sizes[at]],
+        })
+        .collect();
+    let mut seen = Vec::new();
+    let mut progress = |done, total| {
+        seen.push((done, total));
+        ControlFlow::Continue(())
+    };
+    let options = WriteOptions { progress: Some(&mut progress), ..WriteOptions::default() };
+    let report = write_aligned(&path, &tensors, &[], options).expect("writes");
+    assert!(report.file_size > 512 << 20 && report.file_size % 4096 != 0, "{report:?}");
+    assert!(seen.is_sorted() && seen.len() > 60 && seen.last() == Some(&(report.file_size, report.file_size)));
+    let file = File::open(&path, &OpenOptions { strict: true, ..OpenOptions::default() }).expect("opens");
+    for tensor in &tensors {
+        assert!(file.map(tensor.name).expect("maps").bytes() == tensor.data, "{}", tensor.name);
+    }
+    let mut stop = |done, _| if done > 100 << 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let options = WriteOptions { progress: Some(&mut stop), ..WriteOptions::default() };
+    let before = fs::metadata(&path).expect("stat").ino();
+    let error = write_aligned(&path, &tensors, &[], options).expect_err("cancelled");
+    assert_eq!(error.status(), Status::Cancelled);
+    assert_eq!(fs::metadata(&path).expect("stat").ino(), before);
+    assert_only(folder.path(), &["large.safetensors"]);
+}

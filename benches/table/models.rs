@@ -11,7 +11,7 @@ pub struct Model {
 
 impl Model {
     fn new(tensors: Vec<(String, Dtype, [u64; 2])>) -> Model {
-        let total: u64 = tensors.iter().map(|tensor| nbytes(tensor)).sum();
+        let total: u64 = tensors.iter().map(nbytes).sum();
         let mut state = 1u64;
         let mut bytes = vec![0u8; total as usize];
         for word in bytes.chunks_exact_mut(8) {
@@ -27,7 +27,7 @@ impl Model {
         let per_tensor = bytes / count;
         let tensor = |number: u64| {
             let dtype = [Dtype::F32, Dtype::Bf16, Dtype::U32, Dtype::U8][number as usize % 4];
-            let odd = if number % 7 == 0 { 3 } else { 0 };
+            let odd = if number.is_multiple_of(7) { 3 } else { 0 };
             let columns = 128;
             let rows = per_tensor / dtype.width() / columns;
             let name =

@@ -169,7 +169,7 @@ fn memory_row(settings: &Settings, name: &str, path: &Path, goal: f64) -> Option
 fn repair_row(settings: &Settings, name: &str, path: &Path, compare: bool, goal: f64) -> Option<Row> {
     let out = &path.with_extension("out");
     let fresh = move || {
-        let _ = fs::remove_file(&out);
+        let _ = fs::remove_file(out);
     };
     let mut contenders = vec![
         contender("floor: cp --reflink=never", || {
