@@ -53,7 +53,10 @@ impl Draft {
         let (file, name) = match unnamed(directory, mode) {
             Some(file) => (file, None),
             None => {
-                let made = temp_names().permissions(Permissions::from_mode(mode)).tempfile_in(directory);
+                // Not `tempfile_in`, whose errors have no number.
+                let made = temp_names().make_in(directory, |path| {
+                    File::options().read(true).write(true).create_new(true).mode(mode).open(path)
+                });
                 let (file, name) = made.map_err(|error| Error::io("create", &error))?.into_parts();
                 (file, Some(name))
             }

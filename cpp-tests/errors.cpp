@@ -1,0 +1,620 @@
+// What goes wrong comes back as a status and a message that names the file, the tensor and the numbers; nothing is
+// written to an output, and nothing to the disk.
+
+#include "check.h"
+#include "samples.hpp"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include <sys/stat.h>
+
+using namespace samples;
+
+namespace {
+
+constexpr const char* path = "errors.safetensors";
+constexpr std::uint64_t four[1] = {4};
+constexpr unsigned char bytes[64] = {1, 2, 3, 4};
+
+/// An output that shows whether it was written to.
+template <typename T>
+struct Untouched {
+    Untouched() { std::memset(&value, 0xa5, sizeof value); }
+    ~Untouched() {
+        unsigned char expected[sizeof value];
+        std::memset(expected, 0xa5, sizeof value);
+        CHECK(std::memcmp(&value, expected, sizeof value) == 0);
+    }
+    T* get() { return &value; }
+    T value;
+};
+
+/// The status is that one, in the return value and in the struct, and every text is in the message.
+bool check_error(sa_status returned, const sa_error& error, sa_status expected,
+                 std::initializer_list<const char*> texts, int line) {
+    bool right = check_that(returned == expected && error.status == expected, sa_status_name(error.status), __FILE__,
+                            line) != 0;
+    right &= check_that(std::memchr(error.message, '\0', sizeof error.message) != nullptr, "ends", __FILE__, line) != 0;
+    for (const char* text : texts) {
+        const bool there = std::strstr(error.message, text) != nullptr;
+        const std::string shown = std::string("\"") + text + "\" in: " + error.message;
+        right &= check_that(there, shown.c_str(), __FILE__, line) != 0;
+    }
+    return right;
+}
+
+#define CHECK_ERROR(call, status, ...) check_error((call), error, (status), {__VA_ARGS__}, __LINE__)
+#define CHECK_NULL(call, argument) CHECK_ERROR(call, SA_ERR_INVALID_ARGUMENT, "`" argument "` is null")
+
+sa_tensor tensor(const char* name = "t") {
+    sa_tensor out{};
+    out.name = name;
+    out.dtype = SA_DTYPE_U8;
+    out.rank = 1;
+    out.shape = four;
+    out.data = bytes;
+    out.nbytes = 4;
+    return out;
+}
+
+sa_file* opened() {
+    const sa_tensor one = tensor();
+    sa_write_options options;
+    sa_write_options_init(&options);
+    options.durability = SA_NOT_DURABLE;
+    sa_file* file = nullptr;
+    CHECK(sa_write_aligned(path, &one, 1, nullptr, 0, &options, nullptr, nullptr) == SA_OK);
+    CHECK(sa_file_open(path, nullptr, &file, nullptr) == SA_OK);
+    return file;
+}
+
+void null_arguments() {
+    sa_error error;
+    const sa_tensor one = tensor();
+    const sa_metadata entry = {"k", "v", 0, 0};
+    sa_file* file = opened();
+
+    // info
+    {
+        Untouched<std::int32_t> dtype;
+        CHECK_NULL(sa_dtype_from_name(nullptr, dtype.get(), &error), "name");
+        CHECK_NULL(sa_dtype_from_name("F32", nullptr, &error), "dtype");
+    }
+    // write
+    CHECK_NULL(sa_write_aligned(nullptr, &one, 1, nullptr, 0, nullptr, nullptr, &error), "path");
+    CHECK_NULL(sa_write_aligned("null.safetensors", nullptr, 1, nullptr, 0, nullptr, nullptr, &error), "tensors");
+    CHECK_NULL(sa_write_aligned("null.safetensors", &one, 1, nullptr, 1, nullptr, nullptr, &error), "metadata");
+    // plan
+    {
+        Untouched<sa_plan*> plan;
+        CHECK_NULL(sa_plan_new(nullptr, 1, nullptr, 0, nullptr, plan.get(), &error), "tensors");
+        CHECK_NULL(sa_plan_new(&one, 1, nullptr, 3, nullptr, plan.get(), &error), "metadata");
+        CHECK_NULL(sa_plan_new(&one, 1, &entry, 1, nullptr, nullptr, &error), "plan");
+    }
+    {
+        sa_plan* plan = nullptr;
+        CHECK(sa_plan_new(&one, 1, nullptr, 0, nullptr, &plan, &error) == SA_OK);
+        Untouched<const std::uint8_t*> header;
+        Untouched<std::size_t> nbytes;
+        Untouched<sa_placement> placement;
+        CHECK_NULL(sa_plan_header(nullptr, header.get(), nbytes.get(), &error), "plan");
+        CHECK_NULL(sa_plan_header(plan, nullptr, nbytes.get(), &error), "bytes");
+        CHECK_NULL(sa_plan_header(plan, header.get(), nullptr, &error), "nbytes");
+        CHECK_NULL(sa_plan_at(nullptr, 0, placement.get(), &error), "plan");
+        CHECK_NULL(sa_plan_at(plan, 0, nullptr, &error), "placement");
+        CHECK_ERROR(sa_plan_at(plan, 1, placement.get(), &error), SA_ERR_NOT_FOUND, "1");
+        CHECK_ERROR(sa_plan_at(plan, SIZE_MAX, placement.get(), &error), SA_ERR_NOT_FOUND, "18446744073709551615");
+        sa_plan_free(plan);
+    }
+    CHECK(sa_plan_len(nullptr) == 0 && sa_plan_file_size(nullptr) == 0);
+    sa_plan_free(nullptr);
+    // writer
+    {
+        Untouched<sa_writer*> writer;
+        CHECK_NULL(sa_writer_open(nullptr, &one, 1, nullptr, 0, nullptr, writer.get(), &error), "path");
+        CHECK_NULL(sa_writer_open("null.safetensors", nullptr, 1, nullptr, 0, nullptr, writer.get(), &error),
+                   "tensors");
+        CHECK_NULL(sa_writer_open("null.safetensors", &one, 1, nullptr, 1, nullptr, writer.get(), &error), "metadata");
+        CHECK_NULL(sa_writer_open("null.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error), "writer");
+    }
+    {
+        sa_writer* writer = nullptr;
+        CHECK(sa_writer_open("null.safetensors", &one, 1, nullptr, 0, nullptr, &writer, &error) == SA_OK);
+        CHECK_NULL(sa_writer_put(nullptr, 0, bytes, 4, &error), "writer");
+        CHECK_NULL(sa_writer_put(writer, 0, nullptr, 4, &error), "data");
+        CHECK_NULL(sa_writer_put_at(nullptr, 0, 0, bytes, 4, &error), "writer");
+        CHECK_NULL(sa_writer_put_at(writer, 0, 0, nullptr, 4, &error), "data");
+        CHECK_NULL(sa_writer_finish(nullptr, nullptr, &error), "writer");
+        CHECK(sa_writer_put_at(writer, 0, 4, nullptr, 0, &error) == SA_OK);
+        sa_writer_abort(writer);
+    }
+    sa_writer_abort(nullptr);
+    // file
+    {
+        Untouched<sa_file*> out;
+        CHECK_NULL(sa_file_open(nullptr, nullptr, out.get(), &error), "path");
+        CHECK_NULL(sa_file_open(path, nullptr, nullptr, &error), "file");
+    }
+    CHECK(sa_file_len(nullptr) == 0 && sa_file_metadata_len(nullptr) == 0);
+    sa_file_free(nullptr);
+    {
+        Untouched<sa_tensor_info> info;
+        Untouched<std::size_t> index;
+        Untouched<sa_metadata> metadata;
+        Untouched<void*> base;
+        Untouched<std::size_t> nbytes;
+        Untouched<std::uint64_t> start;
+        CHECK_NULL(sa_file_at(nullptr, 0, info.get(), &error), "file");
+        CHECK_NULL(sa_file_at(file, 0, nullptr, &error), "info");
+        CHECK_ERROR(sa_file_at(file, 1, info.get(), &error), SA_ERR_NOT_FOUND, path, "1");
+        CHECK_ERROR(sa_file_at(file, SIZE_MAX, info.get(), &error), SA_ERR_NOT_FOUND, path);
+        CHECK_NULL(sa_file_find(nullptr, "t", index.get(), &error), "file");
+        CHECK_NULL(sa_file_find(file, nullptr, index.get(), &error), "name");
+        CHECK_NULL(sa_file_find(file, "t", nullptr, &error), "index");
+        CHECK_ERROR(sa_file_find(file, "missing", index.get(), &error), SA_ERR_NOT_FOUND, path, "`missing`");
+        CHECK_ERROR(sa_file_find(file, "\xff", index.get(), &error), SA_ERR_INVALID_ARGUMENT, "`name`", "UTF-8");
+        CHECK_NULL(sa_file_metadata_at(nullptr, 0, metadata.get(), &error), "file");
+        CHECK_NULL(sa_file_metadata_at(file, 0, nullptr, &error), "entry");
+        CHECK_ERROR(sa_file_metadata_at(file, 0, metadata.get(), &error), SA_ERR_NOT_FOUND, "metadata");
+        CHECK_NULL(sa_file_base(nullptr, base.get(), nbytes.get(), start.get(), &error), "file");
+        CHECK_NULL(sa_file_base(file, nullptr, nbytes.get(), start.get(), &error), "base");
+        CHECK_NULL(sa_file_base(file, base.get(), nullptr, start.get(), &error), "nbytes");
+        CHECK_NULL(sa_file_base(file, base.get(), nbytes.get(), nullptr, &error), "data_start");
+        sa_stats stats;
+        sa_stats_init(&stats);
+        CHECK_NULL(sa_file_stats(nullptr, &stats, &error), "file");
+        CHECK_NULL(sa_file_stats(file, nullptr, &error), "stats");
+    }
+    // view
+    {
+        Untouched<sa_view> view;
+        CHECK_NULL(sa_map_tensor(nullptr, "t", view.get(), &error), "file");
+        CHECK_NULL(sa_map_tensor(file, nullptr, view.get(), &error), "name");
+        CHECK_NULL(sa_map_tensor(file, "t", nullptr, &error), "view");
+        CHECK_ERROR(sa_map_tensor(file, "missing", view.get(), &error), SA_ERR_NOT_FOUND, path, "`missing`");
+        CHECK_NULL(sa_map_tensor_at(nullptr, 0, view.get(), &error), "file");
+        CHECK_NULL(sa_map_tensor_at(file, 0, nullptr, &error), "view");
+        CHECK_ERROR(sa_map_tensor_at(file, 1, view.get(), &error), SA_ERR_NOT_FOUND, path);
+        CHECK_NULL(sa_view_advise(nullptr, SA_ADVICE_RANDOM, &error), "view");
+        const sa_view empty{};
+        CHECK_NULL(sa_view_advise(&empty, SA_ADVICE_RANDOM, &error), "view.owner");
+    }
+    sa_view_release(nullptr);
+    sa_view_retain(nullptr);
+    sa_write_options_init(nullptr);
+    sa_write_report_init(nullptr);
+    sa_open_options_init(nullptr);
+    sa_stats_init(nullptr);
+
+    // No sa_error is no error.
+    CHECK(sa_file_find(file, nullptr, nullptr, nullptr) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(sa_write_aligned(nullptr, nullptr, 0, nullptr, 0, nullptr, nullptr, nullptr) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(!std::filesystem::exists("null.safetensors"));
+    sa_file_free(file);
+}
+
+/// Writes one tensor, expecting a refusal: by all three functions that take tensors, and nothing on the disk.
+void check_refused(const std::vector<sa_tensor>& tensors, sa_status status, std::initializer_list<const char*> texts,
+                   int line) {
+    const char* target = "refused.safetensors";
+    sa_error error;
+    Untouched<sa_plan*> plan;
+    Untouched<sa_writer*> writer;
+    check_error(sa_write_aligned(target, tensors.data(), tensors.size(), nullptr, 0, nullptr, nullptr, &error), error,
+                status, texts, line);
+    CHECK(std::strstr(error.message, target) != nullptr);
+    check_error(sa_plan_new(tensors.data(), tensors.size(), nullptr, 0, nullptr, plan.get(), &error), error, status,
+                texts, line);
+    check_error(sa_writer_open(target, tensors.data(), tensors.size(), nullptr, 0, nullptr, writer.get(), &error),
+                error, status, texts, line);
+    check_that(!std::filesystem::exists(target), "nothing written", __FILE__, line);
+}
+
+#define CHECK_REFUSED(tensors, ...) check_refused(tensors, SA_ERR_INVALID_ARGUMENT, {__VA_ARGS__}, __LINE__)
+
+void bad_tensors() {
+    sa_tensor bad = tensor("wte");
+    for (const std::int32_t dtype : {0, -1, 23, INT32_MIN, INT32_MAX}) {
+        bad.dtype = dtype;
+        CHECK_REFUSED({bad}, "`wte`", "dtype", std::to_string(dtype).c_str());
+    }
+    for (const std::size_t nbytes : {std::size_t{0}, std::size_t{3}, std::size_t{5}, SIZE_MAX}) {
+        bad = tensor("wte");
+        bad.nbytes = nbytes;
+        CHECK_REFUSED({bad}, "`wte`", std::to_string(nbytes).c_str(), "expected 4");
+    }
+    bad = tensor(nullptr);
+    CHECK_REFUSED({bad}, "name", "null");
+    bad.name_len = 3;
+    CHECK_REFUSED({bad}, "name", "null");
+    bad = tensor("__metadata__");
+    CHECK_REFUSED({bad}, "`__metadata__`", "reserved");
+    CHECK_REFUSED((std::vector{tensor("a"), tensor("twice"), tensor("twice")}), "`twice`");
+    bad = tensor("a\0b");
+    bad.name_len = 3;
+    CHECK_REFUSED({bad}, "NUL");
+    bad = tensor("a\xff\xfe");
+    CHECK_REFUSED({bad}, "UTF-8");
+    bad = tensor("\xed\xa0\x80");  // a lone surrogate
+    CHECK_REFUSED({bad}, "UTF-8");
+    bad = tensor("t");
+    bad.name_len = SIZE_MAX;
+    CHECK_REFUSED({bad}, "18446744073709551615");
+
+    // A rank, a shape that no memory could hold.
+    bad = tensor("wte");
+    bad.shape = nullptr;
+    CHECK_REFUSED({bad}, "`wte`", "null");
+    for (const std::size_t rank : {SIZE_MAX, std::size_t{1} << 61, SIZE_MAX / 8 + 1}) {
+        bad = tensor("wte");
+        bad.rank = rank;
+        CHECK_REFUSED({bad}, "`wte`", std::to_string(rank).c_str());
+    }
+    const std::uint64_t overflowing[2] = {std::uint64_t{1} << 32, std::uint64_t{1} << 32};
+    bad = tensor("wte");
+    bad.rank = 2;
+    bad.shape = overflowing;
+    CHECK_REFUSED({bad}, "`wte`");
+    bad.dtype = SA_DTYPE_F64;
+    const std::uint64_t wide[1] = {std::uint64_t{1} << 61};
+    bad.rank = 1;
+    bad.shape = wide;
+    bad.nbytes = 0;
+    CHECK_REFUSED({bad}, "`wte`");
+    // Not a whole number of bytes.
+    const std::uint64_t three[1] = {3};
+    bad = tensor("wte");
+    bad.dtype = SA_DTYPE_F4;
+    bad.shape = three;
+    bad.nbytes = 1;
+    CHECK_REFUSED({bad}, "`wte`");
+
+    // Only where data is looked at.
+    sa_error error;
+    bad = tensor("wte");
+    bad.data = nullptr;
+    CHECK_ERROR(sa_write_aligned("refused.safetensors", &bad, 1, nullptr, 0, nullptr, nullptr, &error),
+                SA_ERR_INVALID_ARGUMENT, "refused.safetensors", "`wte`", "null");
+    // A tensor that says it is huge is not followed into memory: there is no room on the disk for it, or it is no size.
+    const sa_tensor good = tensor("t");
+    for (const std::size_t count : {SIZE_MAX, std::size_t{1} << 61, SIZE_MAX / sizeof(sa_tensor) + 1}) {
+        CHECK_ERROR(sa_write_aligned("refused.safetensors", &good, count, nullptr, 0, nullptr, nullptr, &error),
+                    SA_ERR_INVALID_ARGUMENT, "`tensors`", std::to_string(count).c_str());
+        Untouched<sa_plan*> plan;
+        CHECK_ERROR(sa_plan_new(&good, count, nullptr, 0, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT,
+                    "`tensors`");
+        const sa_metadata entry = {"k", "v", 0, 0};
+        CHECK_ERROR(sa_plan_new(&good, 1, &entry, count, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT,
+                    "`metadata`");
+    }
+    CHECK(!std::filesystem::exists("refused.safetensors"));
+}
+
+void bad_metadata() {
+    sa_error error;
+    const sa_tensor one = tensor();
+    Untouched<sa_plan*> plan;
+    const sa_metadata twice[2] = {{"key", "1", 0, 0}, {"key", "2", 0, 0}};
+    CHECK_ERROR(sa_plan_new(&one, 1, twice, 2, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "`key`");
+    const sa_metadata no_key = {nullptr, "v", 0, 0};
+    CHECK_ERROR(sa_plan_new(&one, 1, &no_key, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "key", "null");
+    const sa_metadata no_value = {"k", nullptr, 0, 0};
+    CHECK_ERROR(sa_plan_new(&one, 1, &no_value, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "value",
+                "null");
+    const sa_metadata nul = {"a\0b", "v", 3, 0};
+    CHECK_ERROR(sa_plan_new(&one, 1, &nul, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "NUL");
+    const sa_metadata latin = {"k", "\xe4", 0, 0};
+    CHECK_ERROR(sa_plan_new(&one, 1, &latin, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "UTF-8");
+    const sa_metadata endless = {"k", "v", 0, SIZE_MAX};
+    CHECK_ERROR(sa_plan_new(&one, 1, &endless, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT,
+                "18446744073709551615");
+}
+
+void bad_options() {
+    sa_error error;
+    const sa_tensor one = tensor();
+    const char* target = "options.safetensors";
+    const auto refused = [&](const sa_write_options* options, std::initializer_list<const char*> texts, int line) {
+        Untouched<sa_writer*> writer;
+        check_error(sa_write_aligned(target, &one, 1, nullptr, 0, options, nullptr, &error), error,
+                    SA_ERR_INVALID_ARGUMENT, texts, line);
+        check_error(sa_writer_open(target, &one, 1, nullptr, 0, options, writer.get(), &error), error,
+                    SA_ERR_INVALID_ARGUMENT, texts, line);
+    };
+    for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4}, std::uint64_t{48},
+                                          std::uint64_t{4} << 20, UINT64_MAX}) {
+        sa_write_options options;
+        sa_write_options_init(&options);
+        options.alignment = alignment;
+        refused(&options, {"alignment", std::to_string(alignment).c_str()}, __LINE__);
+    }
+    for (const std::int32_t value : {-1, 2, INT32_MIN, INT32_MAX}) {
+        sa_write_options options;
+        sa_write_options_init(&options);
+        options.layout = value;
+        refused(&options, {"options.layout", std::to_string(value).c_str()}, __LINE__);
+        sa_write_options_init(&options);
+        options.durability = value;
+        refused(&options, {"options.durability", std::to_string(value).c_str()}, __LINE__);
+    }
+
+    sa_file* file = opened();
+    Untouched<sa_file*> out;
+    for (const std::int32_t value : {-1, 3, INT32_MIN, INT32_MAX}) {
+        sa_open_options options;
+        sa_open_options_init(&options);
+        options.map_mode = value;
+        CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.map_mode",
+                    std::to_string(value).c_str());
+        sa_open_options_init(&options);
+        options.unaligned = value;
+        CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.unaligned");
+        sa_open_options_init(&options);
+        options.reserved = value;
+        CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.reserved");
+        sa_view view;
+        CHECK(sa_map_tensor(file, "t", &view, &error) == SA_OK);
+        CHECK_ERROR(sa_view_advise(&view, value == 3 ? 4 : value, &error), SA_ERR_INVALID_ARGUMENT, "`advice`");
+        sa_view_release(view.owner);
+    }
+    CHECK(std::strcmp(sa_status_name(-1), "unknown") == 0 && std::strcmp(sa_status_name(15), "unknown") == 0);
+    CHECK(std::strcmp(sa_dtype_name(0), "unknown") == 0 && std::strcmp(sa_dtype_name(23), "unknown") == 0);
+    CHECK(sa_dtype_bits(0) == 0 && sa_dtype_bits(INT32_MIN) == 0);
+    Untouched<std::int32_t> dtype;
+    CHECK_ERROR(sa_dtype_from_name("f32", dtype.get(), &error), SA_ERR_UNSUPPORTED, "`f32`");
+    CHECK_ERROR(sa_dtype_from_name("", dtype.get(), &error), SA_ERR_UNSUPPORTED, "dtype");
+    sa_file_free(file);
+    CHECK(!std::filesystem::exists(target));
+}
+
+/// Structs of an older and of a newer header than the library's.
+template <typename T>
+struct Larger {
+    T known;
+    unsigned char tail[32];
+};
+
+void struct_sizes() {
+    sa_error error;
+    const sa_tensor one = tensor();
+    const char* target = "sizes.safetensors";
+    const auto write = [&](const sa_write_options* options, sa_write_report* report) {
+        return sa_write_aligned(target, &one, 1, nullptr, 0, options, report, &error);
+    };
+    Larger<sa_write_options> options{};
+    Larger<sa_open_options> open{};
+    Larger<sa_stats> stats{};
+    sa_file* file = opened();
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, sizeof(std::size_t) - 1, std::size_t{4097},
+                                   SIZE_MAX}) {
+        sa_write_options_init(&options.known);
+        options.known.struct_size = size;
+        CHECK_ERROR(write(&options.known, nullptr), SA_ERR_INVALID_ARGUMENT, "struct_size", std::to_string(size).c_str());
+        sa_open_options_init(&open.known);
+        open.known.struct_size = size;
+        Untouched<sa_file*> out;
+        CHECK_ERROR(sa_file_open(path, &open.known, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "struct_size");
+        sa_stats_init(&stats.known);
+        stats.known.struct_size = size;
+        CHECK_ERROR(sa_file_stats(file, &stats.known, &error), SA_ERR_INVALID_ARGUMENT, "struct_size");
+        CHECK(stats.known.tensors == 0);
+        sa_write_report report{};
+        report.struct_size = size;
+        CHECK_ERROR(write(nullptr, &report), SA_ERR_INVALID_ARGUMENT, "struct_size");
+    }
+    CHECK(!std::filesystem::exists(target));
+
+    // A newer program: what it leaves at zero does not matter, what it sets would be lost.
+    sa_write_options_init(&options.known);
+    options.known.struct_size = sizeof options;
+    options.known.durability = SA_NOT_DURABLE;
+    CHECK(write(&options.known, nullptr) == SA_OK);
+    options.tail[31] = 1;
+    CHECK_ERROR(write(&options.known, nullptr), SA_ERR_INVALID_ARGUMENT, "`options`");
+    sa_open_options_init(&open.known);
+    open.known.struct_size = sizeof open;
+    open.tail[0] = 1;
+    Untouched<sa_file*> out;
+    CHECK_ERROR(sa_file_open(path, &open.known, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "`options`");
+
+    // An older program: its options are read as far as they go, its report is filled as far as it goes.
+    sa_write_options old;
+    sa_write_options_init(&old);
+    old.struct_size = offsetof(sa_write_options, layout);
+    old.alignment = 4096;
+    old.layout = 77;  // behind the end
+    old.durability = 77;
+    sa_write_report report;
+    std::memset(&report, 0xa5, sizeof report);
+    report.struct_size = offsetof(sa_write_report, padding);
+    CHECK(write(&old, &report) == SA_OK);
+    CHECK(report.data_start == 4096 && report.struct_size == offsetof(sa_write_report, padding));
+    CHECK(report.padding == 0xa5a5a5a5a5a5a5a5u && report.tensors == 0xa5a5a5a5a5a5a5a5u);
+
+    std::memset(&stats, 0xa5, sizeof stats);
+    stats.known.struct_size = sizeof stats;
+    CHECK(sa_file_stats(file, &stats.known, &error) == SA_OK);
+    CHECK(stats.known.tensors == 1 && stats.known.struct_size == sizeof stats);
+    sa_file_free(file);
+}
+
+void bad_paths() {
+    sa_error error;
+    const sa_tensor one = tensor();
+    Untouched<sa_file*> file;
+    CHECK_ERROR(sa_file_open("", nullptr, file.get(), &error), SA_ERR_INVALID_ARGUMENT, "`path`");
+    CHECK_ERROR(sa_file_open("missing.safetensors", nullptr, file.get(), &error), SA_ERR_IO, "missing.safetensors");
+    CHECK(error.os_error == ENOENT);
+    CHECK_ERROR(sa_file_open(".", nullptr, file.get(), &error), SA_ERR_IO, "directory");
+
+    // Opening a FIFO would wait for its other end; a test that hangs here has failed.
+    std::filesystem::remove("fifo.safetensors");
+    CHECK(mkfifo("fifo.safetensors", 0600) == 0);
+    CHECK_ERROR(sa_file_open("fifo.safetensors", nullptr, file.get(), &error), SA_ERR_IO, "fifo.safetensors", "FIFO");
+    CHECK_ERROR(sa_write_aligned("fifo.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_IO, "FIFO");
+    CHECK_ERROR(sa_file_open("/dev/null", nullptr, file.get(), &error), SA_ERR_IO, "device");
+
+    std::filesystem::create_directories("directory.safetensors");
+    CHECK_ERROR(sa_write_aligned("directory.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_IO,
+                "directory.safetensors", "directory");
+    CHECK_ERROR(sa_write_aligned("no/such/folder/x.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error),
+                SA_ERR_IO, "no/such/folder/x.safetensors: create: no such file or directory");
+    CHECK(error.os_error == ENOENT);
+    CHECK_ERROR(sa_write_aligned("", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_INVALID_ARGUMENT, "`path`");
+    CHECK_ERROR(sa_write_aligned("folder/", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_INVALID_ARGUMENT,
+                "folder/");
+
+    // A message that does not fit is cut, and still ends.
+    const std::string deep = std::string(4000, 'd') + ".safetensors";
+    CHECK_ERROR(sa_file_open(deep.c_str(), nullptr, file.get(), &error), SA_ERR_IO, "...");
+}
+
+/// A file of that JSON and that many bytes of data.
+void make(const char* name, const std::string& json, std::size_t data) {
+    std::string file(8, '\0');
+    file[0] = static_cast<char>(json.size());
+    file[1] = static_cast<char>(json.size() >> 8);
+    write_file(name, file + json + std::string(data, 'x'));
+}
+
+void bad_files() {
+    sa_error error;
+    Untouched<sa_file*> file;
+    const char* name = "bad.safetensors";
+    const auto refused = [&](sa_status status, std::initializer_list<const char*> texts, int line) {
+        check_error(sa_file_open(name, nullptr, file.get(), &error), error, status, texts, line);
+        check_that(std::strstr(error.message, name) != nullptr, "names the file", __FILE__, line);
+    };
+    write_file(name, "");
+    refused(SA_ERR_TRUNCATED, {}, __LINE__);
+    write_file(name, "<!DOCTYPE html><html>not found</html>");
+    refused(SA_ERR_TOO_LARGE, {"HTML"}, __LINE__);
+    make(name, "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 7);
+    refused(SA_ERR_TRUNCATED, {}, __LINE__);
+    make(name, "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}", 8);
+    refused(SA_ERR_FORMAT, {}, __LINE__);
+    make(name, "{\"wte\":{\"dtype\":\"U9\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8);
+    refused(SA_ERR_UNSUPPORTED, {"`wte`", "U9"}, __LINE__);
+    make(name, "{\"wte\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,12]}}", 12);
+    refused(SA_ERR_FORMAT, {"`wte`", "12", "16"}, __LINE__);
+    make(name, "{\"wte\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+               "\"w\\u0074e\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2);
+    refused(SA_ERR_FORMAT, {"`wte`"}, __LINE__);
+    make(name, "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+               "\"wte\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3);
+    refused(SA_ERR_FORMAT, {"`wte`"}, __LINE__);
+}
+
+void misaligned_and_refused() {
+    write_packed("misaligned.safetensors", {sample("one", Dtype::U8, {1}), sample("wte", Dtype::F32, {2}),
+                                            sample("two", Dtype::U8, {2}), sample("w2", Dtype::F32, {2})});
+    sa_open_options options;
+    sa_open_options_init(&options);
+    options.unaligned = SA_UNALIGNED_ERROR;
+    sa_file* file = nullptr;
+    sa_error error;
+    CHECK(sa_file_open("misaligned.safetensors", &options, &file, &error) == SA_OK);
+    unsigned refusals = 0;
+    for (std::size_t index = 0; index < sa_file_len(file); ++index) {
+        sa_tensor_info info;
+        CHECK(sa_file_at(file, index, &info, &error) == SA_OK);
+        if (info.is_misaligned != 0) {
+            Untouched<sa_view> view;
+            const std::string name = std::string("`") + info.name + "`";
+            CHECK_ERROR(sa_map_tensor_at(file, index, view.get(), &error), SA_ERR_UNALIGNED, "misaligned.safetensors",
+                        name.c_str(), std::to_string(info.offset).c_str());
+            refusals += 1;
+        }
+    }
+    CHECK(refusals > 0);
+    sa_file_free(file);
+
+    // Lent as they are, on request; and then not to be had as floats.
+    safealign::OpenOptions borrow;
+    borrow.unaligned = safealign::Unaligned::Borrow;
+    const safealign::File lent = safealign::File::open("misaligned.safetensors", borrow).value();
+    unsigned lent_out = 0;
+    for (const char* name : {"wte", "w2"}) {
+        const safealign::View view = lent.map(name).value();
+        CHECK(view.origin() == safealign::Origin::Mapped);
+        CHECK(same_bytes(view.bytes(), sample(name, Dtype::F32, {2}).bytes));
+        if (const auto floats = view.as<float>(); !floats) {
+            CHECK(floats.error().status == safealign::Status::Unaligned);
+            lent_out += 1;
+        }
+    }
+    CHECK(lent_out == refusals);
+    CHECK(lent.stats().tensors_copied == 0);
+}
+
+/// The C++ layer: texts with a NUL inside would mean something else to C, and empty objects are errors, not crashes.
+void wrapper() {
+    using safealign::Status;
+    using namespace std::string_view_literals;
+    sa_file_free(opened());
+    const safealign::File file = safealign::File::open(path).value();
+    CHECK(file.map("t\0x"sv).error().status == Status::InvalidArgument);
+    CHECK(file.find("t\0"sv).error().status == Status::InvalidArgument);
+    CHECK(file.find(std::string_view()).error().status == Status::NotFound);
+    CHECK(safealign::File::open("errors.safetensors\0.bak"sv).error().status == Status::InvalidArgument);
+    CHECK(safealign::write_aligned("x\0y"sv, {}).error().status == Status::InvalidArgument);
+    CHECK(safealign::Writer::open("x\0y"sv, {}).error().status == Status::InvalidArgument);
+    CHECK(safealign::dtype_from_name("F32\0"sv).error().status == Status::InvalidArgument);
+
+    // A view of part of a text, and of nothing.
+    const std::string text = "tensor";
+    CHECK(file.map(std::string_view(text).substr(0, 1)));
+    CHECK(safealign::write_aligned("unnamed.safetensors",
+                                   {{std::string_view(), Dtype::U8, {}, safealign::bytes_of("x", 1)}}, {}, fast()));
+    CHECK_EQ(safealign::File::open("unnamed.safetensors").value().find("").value(), 0u);
+
+    const auto missing = safealign::File::open("missing.safetensors");
+    CHECK(!missing && missing.error().status == Status::Io && missing.error().os_error == ENOENT);
+    CHECK(!missing && missing.error().message.find("missing.safetensors") != std::string::npos);
+    try {
+        (void)missing.value_or_throw();
+        CHECK(!"thrown");
+    } catch (const std::runtime_error& thrown) {
+        CHECK_EQ(std::string(thrown.what()), missing.error().message);
+        const auto* exact = dynamic_cast<const safealign::Exception*>(&thrown);
+        CHECK(exact != nullptr && exact->error().status == Status::Io);
+    }
+    CHECK_EQ(safealign::File::open(path).value_or_throw().size(), 1u);
+    safealign::Result<void>().value_or_throw();
+
+    const safealign::File no_file;
+    CHECK(no_file.size() == 0 && no_file.metadata().empty() && no_file.bytes().empty());
+    CHECK(no_file.stats().tensors == 0 && no_file.data_start() == 0);
+    CHECK(no_file.map("t").error().status == Status::InvalidArgument);
+    CHECK(no_file.map_at(0).error().status == Status::InvalidArgument);
+    CHECK(no_file.at(0).error().status == Status::InvalidArgument);
+    CHECK(no_file.find("t").error().status == Status::InvalidArgument);
+    const safealign::Plan no_plan;
+    CHECK(no_plan.size() == 0 && no_plan.header().empty() && no_plan.file_size() == 0 && !no_plan.at(0));
+    safealign::Writer no_writer;
+    CHECK(!no_writer.put(0, {}) && !no_writer.put_at(0, 0, {}) && !no_writer.finish());
+    const safealign::View no_view;
+    CHECK(no_view.bytes().empty() && no_view.shape().empty() && !no_view.advise(safealign::Advice::Random));
+}
+
+}  // namespace
+
+int main() {
+    work_in("errors.work");
+    null_arguments();
+    bad_tensors();
+    bad_metadata();
+    bad_options();
+    struct_sizes();
+    bad_paths();
+    bad_files();
+    misaligned_and_refused();
+    wrapper();
+    return check_report();
+}

@@ -1,0 +1,296 @@
+// Who keeps what alive: views and files in any order, on any thread, while the file on disk is replaced.
+
+#include "check.h"
+#include "samples.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+using namespace samples;
+using safealign::File;
+using safealign::View;
+
+namespace {
+
+const Sample& named(const std::vector<Sample>& samples, std::string_view name) {
+    return *std::find_if(samples.begin(), samples.end(), [&](const Sample& one) { return one.name == name; });
+}
+
+File written(const std::string& path, const std::vector<Sample>& samples, const safealign::OpenOptions& options = {}) {
+    CHECK(safealign::write_aligned(path, tensors(samples), {{"k", "v"}}, fast()));
+    return File::open(path, options).value();
+}
+
+void views_outlive_their_file() {
+    const std::vector<Sample> samples = hostile();
+    File file = written("outlived.safetensors", samples);
+    std::vector<View> views;
+    for (const Sample& one : samples) {
+        views.push_back(file.map(one.name).value());
+    }
+    const auto metadata = file.metadata();
+    file.close();
+    std::filesystem::remove("outlived.safetensors");
+    for (std::size_t at = 0; at < samples.size(); ++at) {
+        CHECK(same_bytes(views[at].bytes(), samples[at].bytes));
+        CHECK(views[at].shape().size() == samples[at].shape.size());
+    }
+    // One view keeps all of the file.
+    views.erase(views.begin() + 1, views.end());
+    CHECK_EQ(metadata[0].second, "v");
+}
+
+void views_go_on_another_thread() {
+    const std::vector<Sample> samples = hostile();
+    write_packed("handed over.safetensors", samples);
+    File file = File::open("handed over.safetensors").value();
+    std::vector<View> views;
+    for (const Sample& one : samples) {
+        views.push_back(file.map(one.name).value());
+    }
+    std::thread([views = std::move(views), &samples]() mutable {
+        for (std::size_t at = 0; at < samples.size(); ++at) {
+            CHECK(same_bytes(views[at].bytes(), samples[at].bytes));
+        }
+        views.clear();
+    }).join();
+    std::thread([file = std::move(file)]() mutable { file.close(); }).join();
+}
+
+void retain_and_release() {
+    const std::vector<Sample> samples = hostile();
+    write_packed("retained.safetensors", samples);
+    for (const char* name : {"three", "f32", "empty"}) {
+        const Sample& expected = named(samples, name);
+        sa_file* file = nullptr;
+        sa_view view;
+        REQUIRE(sa_file_open("retained.safetensors", nullptr, &file, nullptr) == SA_OK);
+        REQUIRE(sa_map_tensor(file, name, &view, nullptr) == SA_OK);
+        sa_view_retain(view.owner);
+        sa_view_retain(view.owner);
+        sa_file_free(file);
+        for (int holds = 0; holds < 3; ++holds) {
+            CHECK(same_bytes(safealign::bytes_of(view.data, view.nbytes), expected.bytes));
+            sa_view_release(view.owner);
+        }
+    }
+
+    // The C++ type counts by the same calls.
+    View view = File::open("retained.safetensors").value().map("f32").value();
+    const Sample& expected = named(samples, "f32");
+    View copy = view;
+    View moved = std::move(view);
+    CHECK(view.bytes().empty());
+    CHECK(same_bytes(copy.bytes(), expected.bytes) && same_bytes(moved.bytes(), expected.bytes));
+    copy = moved;
+    copy = *&copy;
+    moved = View();
+    CHECK(same_bytes(copy.bytes(), expected.bytes));
+    view = std::move(copy);
+    CHECK(same_bytes(view.bytes(), expected.bytes));
+}
+
+void release_is_a_deleter() {
+    const std::vector<Sample> samples = hostile();
+    const File file = written("deleter.safetensors", samples);
+    const Sample& expected = named(samples, "big");
+    {
+        const sa_view view = file.map("big").value().release();
+        const std::unique_ptr<void, void (*)(void*)> owner(view.owner, sa_view_release);
+        CHECK(same_bytes(safealign::bytes_of(view.data, view.nbytes), expected.bytes));
+    }
+    std::shared_ptr<const float> floats;
+    {
+        const sa_view view = file.map("big").value().release();
+        const std::shared_ptr<void> owner(view.owner, sa_view_release);
+        floats = std::shared_ptr<const float>(owner, static_cast<const float*>(view.data));
+    }
+    CHECK(same_bytes(safealign::bytes_of(floats.get(), expected.bytes.size()), expected.bytes));
+    // And back.
+    const View adopted(file.map("big").value().release());
+    CHECK(same_bytes(adopted.bytes(), expected.bytes));
+}
+
+void a_copy_is_made_once() {
+    const std::vector<Sample> samples = hostile();
+    write_packed("copied.safetensors", samples);
+    const File file = File::open("copied.safetensors").value();
+    const Sample* misaligned = nullptr;
+    for (const Sample& one : samples) {
+        if (file.at(file.find(one.name).value())->is_misaligned) {
+            misaligned = &one;
+        }
+    }
+    REQUIRE(misaligned != nullptr);
+    const std::uint64_t nbytes = misaligned->bytes.size();
+
+    View first = file.map(misaligned->name).value();
+    CHECK(first.origin() == safealign::Origin::Copied);
+    {
+        const View second = file.map(misaligned->name).value();
+        CHECK(second.bytes().data() == first.bytes().data());
+        const View third = second;
+        first = View();
+        CHECK(same_bytes(file.map(misaligned->name)->bytes(), misaligned->bytes));
+        CHECK(file.map(misaligned->name)->bytes().data() == third.bytes().data());
+    }
+    CHECK_EQ(file.stats().tensors_copied, 1u);
+    CHECK_EQ(file.stats().bytes_copied, nbytes);
+    // Gone with its last view; made again, it is still one tensor.
+    CHECK(same_bytes(file.map(misaligned->name)->bytes(), misaligned->bytes));
+    CHECK_EQ(file.stats().tensors_copied, 1u);
+    CHECK_EQ(file.stats().tensors_mapped, 0u);
+}
+
+/// A program saves over the file that it has mapped, and another one puts a different file in its place.
+void replaced_while_mapped() {
+    const std::string path = "replaced.safetensors";
+    const std::vector<Sample> samples = hostile();
+    const File old = written(path, samples);
+    // Tensors borrow their names.
+    std::vector<std::string> names;
+    for (const Sample& one : samples) {
+        names.push_back("new " + one.name);
+    }
+    std::vector<View> views;
+    std::vector<safealign::Tensor> from_the_mapping;
+    for (std::size_t at = 0; at < samples.size(); ++at) {
+        views.push_back(old.map(samples[at].name).value());
+        from_the_mapping.push_back({names[at], samples[at].dtype, samples[at].shape, views[at].bytes()});
+    }
+    CHECK(safealign::write_aligned(path, from_the_mapping, {}, fast()));
+    const File saved = File::open(path).value();
+    for (std::size_t at = 0; at < samples.size(); ++at) {
+        CHECK(same_bytes(views[at].bytes(), samples[at].bytes));
+        CHECK(same_bytes(old.map(samples[at].name)->bytes(), samples[at].bytes));
+        CHECK(same_bytes(saved.map(names[at])->bytes(), samples[at].bytes));
+        CHECK(!saved.find(samples[at].name));
+    }
+
+    const std::vector<Sample> other = every_dtype();
+    CHECK(safealign::write_aligned("other.safetensors", tensors(other), {}, fast()));
+    std::filesystem::rename("other.safetensors", path);
+    for (std::size_t at = 0; at < samples.size(); ++at) {
+        CHECK(same_bytes(views[at].bytes(), samples[at].bytes));
+        CHECK(same_bytes(saved.map(names[at])->bytes(), samples[at].bytes));
+    }
+    CHECK_EQ(File::open(path)->size(), other.size());
+}
+
+void copy_on_write() {
+    const std::string path = "cow.safetensors";
+    const std::vector<Sample> samples = hostile();
+    safealign::OpenOptions options;
+    options.map_mode = safealign::MapMode::CopyOnWrite;
+    const File file = written(path, samples, options);
+    const File shared = File::open(path).value();
+    const std::string before = read_file(path);
+
+    const View view = file.map("big").value();
+    auto floats = view.as_mutable<float>();
+    REQUIRE(floats);
+    std::fill(floats->begin(), floats->end(), 1.25f);
+    CHECK_EQ(file.map("big")->as<float>().value()[7], 1.25f);
+    // Dropping the pages would drop what was written.
+    CHECK(view.advise(safealign::Advice::DoNotNeed));
+    CHECK_EQ(view.as<float>().value()[255], 1.25f);
+    for (const Sample& one : samples) {
+        const auto bytes = file.map(one.name)->mutable_bytes();
+        REQUIRE(bytes);
+        std::fill(bytes->begin(), bytes->end(), std::byte{0x77});
+    }
+    CHECK(read_file(path) == before);
+    for (const Sample& one : samples) {
+        CHECK(same_bytes(shared.map(one.name)->bytes(), one.bytes));
+        CHECK(same_bytes(file.map(one.name)->bytes(), std::vector<unsigned char>(one.bytes.size(), 0x77)));
+        CHECK(!shared.map(one.name)->mutable_bytes());
+    }
+
+    // A misaligned tensor's copy is writable as well.
+    write_packed(path, samples);
+    const File packed = File::open(path, options).value();
+    for (const Sample& one : samples) {
+        const View copy = packed.map(one.name).value();
+        const auto bytes = copy.mutable_bytes();
+        REQUIRE(bytes);
+        std::fill(bytes->begin(), bytes->end(), std::byte{0x55});
+    }
+    CHECK(packed.stats().tensors_copied > 0);
+}
+
+void advice() {
+    const std::vector<Sample> samples = hostile();
+    const File file = written("advised.safetensors", samples);
+    for (const Sample& one : samples) {
+        const View view = file.map(one.name).value();
+        for (const auto advice : {safealign::Advice::WillNeed, safealign::Advice::DoNotNeed,
+                                  safealign::Advice::Random, safealign::Advice::Sequential}) {
+            CHECK(view.advise(advice));
+            CHECK(same_bytes(view.bytes(), one.bytes));
+        }
+    }
+}
+
+/// 8 threads map every tensor of one file, each from another one on, and let go in between.
+void eight_threads() {
+    std::vector<Sample> samples = hostile();
+    for (Sample& one : every_dtype()) {
+        samples.push_back(std::move(one));
+    }
+    for (const bool aligned : {true, false}) {
+        const std::string path = aligned ? "threads.safetensors" : "threads-packed.safetensors";
+        if (aligned) {
+            CHECK(safealign::write_aligned(path, tensors(samples), {}, fast()));
+        } else {
+            write_packed(path, samples);
+        }
+        const File file = File::open(path).value();
+        std::vector<std::thread> threads;
+        for (std::size_t number = 0; number < 8; ++number) {
+            threads.emplace_back([&, number] {
+                std::vector<View> held;
+                for (std::size_t round = 0; round < 3; ++round) {
+                    for (std::size_t step = 0; step < samples.size(); ++step) {
+                        const Sample& one = samples[(step + number * 5) % samples.size()];
+                        auto view = file.map(one.name);
+                        REQUIRE(view);
+                        CHECK(same_bytes(view->bytes(), one.bytes));
+                        if (step % 2 == 0) {
+                            held.push_back(std::move(*view));
+                        }
+                    }
+                    held.clear();
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        const safealign::Stats stats = file.stats();
+        CHECK_EQ(stats.tensors_mapped + stats.tensors_copied, samples.size());
+        CHECK_EQ(stats.tensors_copied, stats.misaligned_tensors);
+        CHECK_EQ(stats.bytes_copied, stats.misaligned_bytes);
+        CHECK_EQ(stats.tensors_copied > 0, !aligned);
+    }
+}
+
+}  // namespace
+
+int main() {
+    work_in("lifetimes.work");
+    views_outlive_their_file();
+    views_go_on_another_thread();
+    retain_and_release();
+    release_is_a_deleter();
+    a_copy_is_made_once();
+    replaced_while_mapped();
+    copy_on_write();
+    advice();
+    eight_threads();
+    return check_report();
+}

@@ -1,0 +1,26 @@
+# Builds and runs the consumer's program with what pkg-config says, and nothing of CMake.
+
+file(REMOVE_RECURSE "${BUILD}")
+file(MAKE_DIRECTORY "${BUILD}")
+set(ENV{PKG_CONFIG_PATH} "${PREFIX}/${LIBDIR}/pkgconfig")
+set(static)
+if(KIND STREQUAL "static")
+  set(static --static)
+endif()
+execute_process(COMMAND "${PKG_CONFIG}" --modversion safealign OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
+string(STRIP "${version}" version)
+if(NOT version STREQUAL VERSION)
+  message(FATAL_ERROR "version is '${version}', expected '${VERSION}'")
+endif()
+execute_process(COMMAND "${PKG_CONFIG}" --cflags --libs ${static} safealign OUTPUT_VARIABLE flags
+  COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+if(KIND STREQUAL "static")
+  # The linker prefers a shared library of the same name, and the system's own are to stay shared.
+  list(TRANSFORM flags REPLACE "^-lsafealign$" "-l:libsafealign.a")
+endif()
+execute_process(COMMAND "${CXX}" -std=c++17 "${SOURCE}" ${flags} -o "${BUILD}/consumer" COMMAND_ERROR_IS_FATAL ANY)
+if(KIND STREQUAL "shared")
+  set(ENV{LD_LIBRARY_PATH} "${PREFIX}/${LIBDIR}")
+endif()
+execute_process(COMMAND "${BUILD}/consumer" "${VERSION}" WORKING_DIRECTORY "${BUILD}" COMMAND_ERROR_IS_FATAL ANY)
