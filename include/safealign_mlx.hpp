@@ -8,9 +8,10 @@
  * file wherever the file's alignment allows it, on this process's own pages once they are written to, so that MLX may
  * reuse an input's memory and the file stays as it is.
  *
- * C++17 for safealign, C++20 for MLX's headers. Include it in a program that links MLX and safealign. Tested with MLX
- * 0.31.2 and 0.32.4 on Linux (CPU). It compiles against the same public headers for Metal, where it takes the mapping
- * by make_buffer, but it has not run there.
+ * C++20, as MLX's headers are. Include it in a program that links MLX and safealign, or in MLX itself
+ * (docs/mlx-fork.md). Tested with MLX 0.31.2 and 0.32.4 on Linux (CPU). The branch that Metal takes, make_buffer on the
+ * mapping, is compiled everywhere and tested against an allocator that answers as Metal's does, but nothing here has run
+ * on Metal.
  *
  * Errors are std::runtime_error, with texts in MLX's style. The functions may be called from several threads at once.
  */
@@ -28,9 +29,14 @@
 #include <mlx/transforms.h>
 #include <mlx/version.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <ios>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -55,7 +61,7 @@ struct LoadReport {
     std::size_t tensors = 0;
     /// Arrays that share the file's mapping. Empty ones count here: they have no bytes.
     std::size_t zero_copy = 0;
-    /// Arrays that MLX reads into memory of its own when they are evaluated, because their offset is not a multiple of
+    /// Arrays that MLX copies into memory of its own when they are evaluated, because their offset is not a multiple of
     /// their dtype's width, or because this build of MLX takes no memory but its own.
     std::size_t copied = 0;
     /// Bytes of those.
@@ -105,8 +111,8 @@ inline Dtype saved_dtype(const std::string& name, core::Dtype dtype) {
 }
 
 /// The format's dtype as MLX loads it: 8-bit floats without a type in MLX come as their bytes.
-inline core::Dtype loaded_dtype(Dtype dtype) {
-    switch (dtype) {
+inline core::Dtype loaded_dtype(const TensorInfo& info) {
+    switch (info.dtype) {
         case Dtype::Bool:
             return core::bool_;
         case Dtype::U8:
@@ -136,7 +142,8 @@ inline core::Dtype loaded_dtype(Dtype dtype) {
         case Dtype::C64:
             return core::complex64;
         default:
-            throw std::runtime_error("[safetensor] unsupported dtype " + std::string(name(dtype)));
+            throw failure("safetensor", "unsupported dtype " + std::string(name(info.dtype)) + " of tensor '" +
+                                            std::string(info.name) + "'.");
     }
 }
 
@@ -146,18 +153,26 @@ struct Prepared {
     std::vector<Tensor> tensors;
     Metadata metadata;
 
-    Prepared(const Arrays& named, const StringMap& texts) : metadata(texts.begin(), texts.end()) {
+    Prepared(Arrays named, const StringMap& texts)
+        : arrays(named.begin(), named.end()), metadata(texts.begin(), texts.end()) {
+        named.clear();  // what is computed below may then use their memory again
         std::sort(metadata.begin(), metadata.end());
-        arrays.reserve(named.size());
-        std::vector<core::array> to_evaluate;
-        to_evaluate.reserve(named.size());
-        for (const auto& [name, array] : named) {
-            (void)saved_dtype(name, array.dtype());  // before anything is computed
-            arrays.emplace_back(name, core::contiguous(array));
-            to_evaluate.push_back(arrays.back().second);
-        }
-        core::eval(std::move(to_evaluate));
         std::sort(arrays.begin(), arrays.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        std::vector<core::array> pending;
+        for (const auto& [name, array] : arrays) {
+            (void)saved_dtype(name, array.dtype());  // before anything is computed
+            pending.push_back(array);
+        }
+        core::eval(std::exchange(pending, {}));
+        // Only now is it known how they lie in memory. MLX's contiguous() also copies what is a small part of a large
+        // buffer, such as a file's mapping.
+        for (auto& [name, array] : arrays) {
+            if (array.size() > 0 && !array.flags().row_contiguous) {
+                array = core::contiguous(array);
+                pending.push_back(array);
+            }
+        }
+        core::eval(std::move(pending));
         tensors.reserve(arrays.size());
         for (const auto& [name, array] : arrays) {
             const auto& shape = array.shape();
@@ -185,19 +200,12 @@ inline void require_open(const core::io::Writer& out) {
 /// An MLX buffer over the mapping of a file, and the array that owns it. Other arrays take their part of it.
 class Mapping {
 public:
-    explicit Mapping(const File& file) : bytes_(file.bytes()) {
-        if (file.size() == 0) {
-            return;
-        }
-        Result<View> view = file.map_at(0);
-        if (!view) {
-            return;
-        }
+    /// @param view  Any tensor of the file, to keep the mapping.
+    Mapping(const File& file, const View& view) : bytes_(file.bytes()) {
         auto* base = const_cast<std::byte*>(bytes_.data());
         // Metal: no copy of memory that begins and ends on a page, as a mapping does.
-        constexpr std::size_t page = 16384;
-        core::allocator::Buffer made =
-            core::allocator::make_buffer(base, (bytes_.size() + page - 1) / page * page);
+        const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+        core::allocator::Buffer made = core::allocator::make_buffer(base, (bytes_.size() + page - 1) / page * page);
         const bool from_allocator = made.ptr() != nullptr;
         if (!from_allocator) {
             if (!buffers_are_sized_memory()) {
@@ -208,12 +216,10 @@ public:
             made = core::allocator::Buffer(base);
         }
         skip_ = from_allocator ? 0 : sizeof(std::size_t);
-        void* owner = view.value().release().owner;
-        auto release = [owner, from_allocator](core::allocator::Buffer buffer) {
+        auto release = [view, from_allocator](core::allocator::Buffer buffer) {
             if (from_allocator) {
                 core::allocator::release(buffer);
             }
-            sa_view_release(owner);
         };
 #if MLX_VERSION_NUMERIC >= 32000
         array_.emplace(core::allocator::Data(made, std::move(release)), core::Shape{1}, core::uint8);
@@ -231,22 +237,13 @@ public:
         if (!array_ || info.is_misaligned || info.offset < skip_) {
             return std::nullopt;
         }
-        const std::size_t width = core::size_of(dtype);
         core::array out(shape, dtype, nullptr, {});
-        core::Strides strides(shape.size(), 1);
-        std::int64_t stride = 1;
-        std::size_t long_dimensions = 0;
-        for (std::size_t at = shape.size(); at-- > 0;) {
-            strides[at] = stride;
-            stride *= shape[at];
-            long_dimensions += shape[at] > 1 ? 1 : 0;
-        }
         core::array::Flags flags{};
         flags.contiguous = true;
         flags.row_contiguous = true;
-        flags.col_contiguous = long_dimensions <= 1;
-        out.copy_shared_buffer(*array_, strides, flags, out.size(),
-                               static_cast<std::int64_t>((info.offset - skip_) / width));
+        flags.col_contiguous = std::count_if(shape.begin(), shape.end(), [](auto length) { return length > 1; }) <= 1;
+        out.copy_shared_buffer(*array_, core::Strides(out.strides()), flags, out.size(),
+                               static_cast<std::int64_t>((info.offset - skip_) / core::size_of(dtype)));
         out.set_status(core::array::Status::available);
         if (out.data<std::byte>() != bytes_.data() + info.offset) {
             return std::nullopt;
@@ -272,6 +269,49 @@ private:
     std::optional<core::array> array_;
 };
 
+/// A mapped file as MLX's own load function reads one, for the tensors that cannot share the mapping: they are of the same
+/// file then, whatever stands at its path by now.
+class MappingReader final : public core::io::Reader {
+public:
+    MappingReader(std::string path, const File& file, View view)
+        : path_(std::move(path)), bytes_(file.bytes()), view_(std::move(view)) {}
+
+    bool is_open() const override { return true; }
+    bool good() const override { return true; }
+    std::size_t tell() override { return at_; }
+
+    void seek(std::int64_t offset, std::ios_base::seekdir from) override {
+        const std::size_t start = from == std::ios_base::beg ? 0 : from == std::ios_base::end ? bytes_.size() : at_;
+        at_ = start + static_cast<std::size_t>(offset);
+    }
+
+    void read(char* data, std::size_t count) override {
+        read(data, count, at_);
+        at_ += count;
+    }
+
+    // Called from several threads at once.
+    void read(char* data, std::size_t count, std::size_t offset) override {
+        if (offset > bytes_.size() || count > bytes_.size() - offset) {
+            throw std::runtime_error("[read] Unable to read " + std::to_string(count) + " bytes from " + label() + ".");
+        }
+        const std::byte* start = bytes_.data() + offset;
+        // Otherwise a file that is not in memory yet is read a few pages at a time.
+        const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+        const std::size_t before = offset % page;
+        (void)posix_madvise(const_cast<std::byte*>(start) - before, count + before, POSIX_MADV_WILLNEED);
+        std::memcpy(data, start, count);
+    }
+
+    std::string label() const override { return "file " + path_; }
+
+private:
+    std::string path_;
+    Bytes bytes_;
+    View view_;
+    std::size_t at_ = 0;
+};
+
 inline core::Shape loaded_shape(const TensorInfo& info) {
     core::Shape shape;
     for (const std::uint64_t dimension : info.shape) {
@@ -284,28 +324,35 @@ inline core::Shape loaded_shape(const TensorInfo& info) {
     return shape;
 }
 
-/// `load_safetensors`, with MLX's own function for the arrays that cannot share the mapping as an argument.
-template <typename OwnLoad>
-core::SafetensorsLoad load(const std::string& path, LoadReport* report, OwnLoad&& own_load) {
+inline std::runtime_error failure(const char* function, const Error& error) {
+    return failure(function, error.status == Status::Io ? "Failed to open file " + error.message : error.message);
+}
+
+inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice s, LoadReport& report) {
     OpenOptions options;
     // MLX may write a result into the memory of an input that it needs no more.
     options.map_mode = MapMode::CopyOnWrite;
     options.unaligned = Unaligned::Borrow;
-    Result<File> opened = File::open(path, options);
+    const Result<File> opened = File::open(path, options);
     if (!opened) {
-        const Error& error = opened.error();
-        throw failure("load_safetensors",
-                      error.status == Status::Io ? "Failed to open file " + error.message : error.message);
+        throw failure("load_safetensors", opened.error());
     }
-    const File& file = opened.value();
-    const Mapping mapping(file);
+    const File& file = *opened;
     core::SafetensorsLoad loaded;
+    for (const auto& [key, value] : file.metadata()) {
+        loaded.second.emplace(key, value);
+    }
+    report = {};
+    report.tensors = file.size();
+    if (file.size() == 0) {
+        return loaded;
+    }
+    const View view = file.map_at(0).value_or_throw();
+    const Mapping mapping(file, view);
     std::vector<std::string> unshared;
-    LoadReport counted;
-    counted.tensors = file.size();
     for (std::size_t index = 0; index < file.size(); ++index) {
         const TensorInfo info = file.at(index).value_or_throw();
-        const core::Dtype dtype = loaded_dtype(info.dtype);
+        const core::Dtype dtype = loaded_dtype(info);
         const core::Shape shape = loaded_shape(info);
         if (info.nbytes == 0) {
             loaded.first.emplace(info.name, core::array(static_cast<const std::uint8_t*>(nullptr), shape, dtype));
@@ -313,85 +360,101 @@ core::SafetensorsLoad load(const std::string& path, LoadReport* report, OwnLoad&
             loaded.first.emplace(info.name, *std::move(shared));
         } else {
             unshared.emplace_back(info.name);
-            counted.bytes_copied += info.nbytes;
+            report.bytes_copied += info.nbytes;
         }
     }
     if (!unshared.empty()) {
-        core::SafetensorsLoad own = own_load();
+        core::SafetensorsLoad own = core::load_safetensors(std::make_shared<MappingReader>(path, file, view), s);
         for (const std::string& name : unshared) {
-            loaded.first.insert(own.first.extract(name));
+            if (loaded.first.insert(own.first.extract(name)).position == loaded.first.end()) {
+                throw failure("load_safetensors", "MLX found no tensor '" + name + "' in file " + path + ".");
+            }
         }
     }
-    for (const auto& [key, value] : file.metadata()) {
-        loaded.second.emplace(key, value);
-    }
-    counted.copied = unshared.size();
-    counted.zero_copy = counted.tensors - counted.copied;
-    if (report != nullptr) {
-        *report = counted;
-    }
+    report.copied = unshared.size();
+    report.zero_copy = report.tensors - report.copied;
     return loaded;
+}
+
+inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
+#if MLX_VERSION_NUMERIC < 32000
+    require_open(out);
+#endif
+    const Prepared prepared(std::move(arrays), metadata);
+    const Result<Plan> plan = Plan::make(prepared.tensors, prepared.metadata, options);
+    if (!plan) {
+        throw failure("save_safetensors", plan.error());
+    }
+#if MLX_VERSION_NUMERIC >= 32000
+    // Opened only now, as MLX does it: lazy arrays may have been read from the same file.
+    out.open();
+    require_open(out);
+#endif
+    const Bytes header = plan->header();
+    out.write(reinterpret_cast<const char*>(header.data()), header.size());
+    for (std::size_t position = 0; position < plan->size(); ++position) {
+        const Placement placement = plan->at(position).value_or_throw();
+        write_zeros(out, placement.padding_before);
+        const Bytes data = prepared.tensors[placement.input_index].data;
+        if (data.size() > 0) {
+            out.write(reinterpret_cast<const char*>(data.data()), data.size());
+        }
+    }
+}
+
+inline void save(std::string file, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
+    constexpr std::string_view extension = ".safetensors";
+    if (file.size() < extension.size() || file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
+        file += extension;
+    }
+    const Prepared prepared(std::move(arrays), metadata);
+    const Result<WriteReport> written = write_aligned(file, prepared.tensors, prepared.metadata, options);
+    if (!written) {
+        throw failure("save_safetensors", written.error());
+    }
 }
 
 }  // namespace detail
 
 /// Saves arrays through a writer of MLX's, in one pass: nothing is ever sought, so that a pipe or a Python file object
 /// will do. What is written is what the function below writes to a file.
-inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata = {},
-                             const WriteOptions& options = {}) {
-#if MLX_VERSION_NUMERIC < 32000
-    detail::require_open(*out);
-#endif
-    const detail::Prepared prepared(arrays, metadata);
-    const Result<Plan> planned = Plan::make(prepared.tensors, prepared.metadata, options);
-    if (!planned) {
-        throw detail::failure("save_safetensors", planned.error().message);
-    }
-    const Plan& plan = planned.value();
-#if MLX_VERSION_NUMERIC >= 32000
-    // Opened only now, as MLX does it: lazy arrays may have been read from the same file.
-    out->open();
-    detail::require_open(*out);
-#endif
-    const Bytes header = plan.header();
-    out->write(reinterpret_cast<const char*>(header.data()), header.size());
-    for (std::size_t position = 0; position < plan.size(); ++position) {
-        const Placement placement = plan.at(position).value_or_throw();
-        detail::write_zeros(*out, placement.padding_before);
-        const Bytes data = prepared.tensors[placement.input_index].data;
-        if (data.size() > 0) {
-            out->write(reinterpret_cast<const char*>(data.data()), data.size());
-        }
-    }
+inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata = {}) {
+    detail::save(*out, std::move(arrays), metadata, {});
+}
+
+/// The same with options: of them layout and alignment.
+inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata,
+                             const WriteOptions& options) {
+    detail::save(*out, std::move(arrays), metadata, options);
 }
 
 /// Saves arrays to a file, `.safetensors` appended to its name where that is missing, so that every tensor maps without a
 /// copy. The file that is there stays until the new one is whole. Arrays are sorted by name: equal input gives equal
 /// bytes. Arrays that are not contiguous are made so; empty and rank-0 arrays are saved; float64 is refused, as by MLX.
-inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata = {}, const WriteOptions& options = {}) {
-    constexpr std::string_view extension = ".safetensors";
-    if (file.size() < extension.size() || file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
-        file += extension;
-    }
-    const detail::Prepared prepared(arrays, metadata);
-    const Result<WriteReport> written = write_aligned(file, prepared.tensors, prepared.metadata, options);
-    if (!written) {
-        const Error& error = written.error();
-        throw detail::failure("save_safetensors",
-                              error.status == Status::Io ? "Failed to open file " + error.message : error.message);
-    }
+inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata = {}) {
+    detail::save(std::move(file), std::move(arrays), metadata, {});
+}
+
+/// The same with options.
+inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata, const WriteOptions& options) {
+    detail::save(std::move(file), std::move(arrays), metadata, options);
 }
 
 /// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share it (see LoadReport) is the
-/// one that MLX's own function makes: read lazily, when it is evaluated.
+/// one that MLX's own function makes: copied lazily, when it is evaluated.
 ///
 /// The mapping lives as long as any of the arrays. A file that is replaced meanwhile keeps its old values in them; one
-/// that is overwritten in place changes under them.
+/// that is overwritten or truncated in place changes under them.
+inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {}) {
+    LoadReport report;
+    return detail::load(file, s, report);
+}
+
+/// The same.
 ///
-/// @param report  Null, or receives how the arrays came to be.
-inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {},
-                                              LoadReport* report = nullptr) {
-    return detail::load(file, report, [&] { return core::load_safetensors(file, s); });
+/// @param report  Receives how the arrays came to be.
+inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s, LoadReport& report) {
+    return detail::load(file, s, report);
 }
 
 }  // namespace safealign::mlx

@@ -130,13 +130,12 @@ __attribute__((visibility("default"))) void save_safetensors(std::string file, A
 
 __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const std::string& file, StreamOrDevice s) {
     const Program& program = Program::get();
-    using This = SafetensorsLoad(const std::string&, StreamOrDevice);
-    const auto own = program.own<LoadFile>(symbol_of(address<This>(&load_safetensors)));
     if (!program.loads) {
-        return own(file, s);
+        using This = SafetensorsLoad(const std::string&, StreamOrDevice);
+        return program.own<LoadFile>(symbol_of(address<This>(&load_safetensors)))(file, s);
     }
     safealign::mlx::LoadReport report;
-    SafetensorsLoad loaded = safealign::mlx::detail::load(file, &report, [&] { return own(file, s); });
+    SafetensorsLoad loaded = safealign::mlx::load_safetensors(file, s, report);
     if (program.verbose) {
         std::fprintf(stderr, "safealign: loaded %s: %zu of %zu tensors share the mapping, %llu bytes are copied\n",
                      file.c_str(), report.zero_copy, report.tensors,
