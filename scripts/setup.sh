@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Brings what the tests and the demo need and a fresh machine lacks: CMake, Ninja, other safetensors readers, valgrind,
+# pkg-config. Asked for are a Rust toolchain, a C++ compiler and Python 3.
+#
+# Sourced, it exports CMAKE, CTEST, NINJA and PYTHON; called, it prints them. A second run changes nothing.
+set -euo pipefail
+
+safealign_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+safealign_venv=$safealign_root/build/venv
+
+# Prints on stderr: stdout is for the variables.
+safealign_say() {
+    printf 'setup: %s\n' "$*" >&2
+}
+
+safealign_debian_packages() {
+    local missing=()
+    command -v valgrind >/dev/null || missing+=(valgrind)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    if [ ${#missing[@]} -eq 0 ]; then
+        return
+    fi
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        safealign_say "please install: ${missing[*]} (tests that need them are left out until then)"
+        return
+    fi
+    safealign_say "installing ${missing[*]}"
+    {
+        apt-get -qq update
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y "${missing[@]}"
+    } >&2
+}
+
+safealign_python() {
+    local requirements=$safealign_root/scripts/requirements.txt stamp=$safealign_venv/requirements.stamp wanted
+    wanted=$(
+        cat "$requirements"
+        python3 --version
+    )
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$safealign_venv/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    safealign_say "making build/venv"
+    rm -rf "$safealign_venv"
+    mkdir -p "$safealign_root/build"
+    python3 -m venv "$safealign_venv"
+    "$safealign_venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
+    # Last, so that a run which was broken off is made again.
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+# The system's program if its version is at least the second argument, otherwise the venv's.
+safealign_tool() {
+    local found version
+    if found=$(command -v "$1") && version=$("$found" --version 2>/dev/null | grep -Eo '[0-9]+(\.[0-9]+)+' | head -n 1) &&
+        [ "$(printf '%s\n%s\n' "$2" "$version" | sort -V | head -n 1)" = "$2" ]; then
+        printf '%s\n' "$found"
+    else
+        printf '%s\n' "$safealign_venv/bin/$1"
+    fi
+}
+
+safealign_debian_packages
+safealign_python
+PYTHON=$safealign_venv/bin/python
+CMAKE=$(safealign_tool cmake 3.24)
+CTEST=$(dirname "$CMAKE")/ctest
+NINJA=$(safealign_tool ninja 1.10)
+export PYTHON CMAKE CTEST NINJA
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    for safealign_name in PYTHON CMAKE CTEST NINJA; do
+        printf 'export %s=%q\n' "$safealign_name" "${!safealign_name}"
+    done
+fi
