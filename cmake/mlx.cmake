@@ -4,7 +4,8 @@
 #   safealign_mlx_interpose   the library that takes the place of MLX's own functions by LD_PRELOAD
 #
 # MLX is the target `mlx` of the project that this is part of, or what find_package(MLX) finds: MLX_ROOT names the folder of
-# an installation, such as that of a Python package, and SAFEALIGN_PYTHON a Python whose MLX is taken.
+# an installation, such as that of a Python package, and SAFEALIGN_PYTHON a Python whose MLX is taken. Part of another
+# project, MLX is looked for only if one of them is set: a fork of MLX has yet to define `mlx`.
 
 option(SAFEALIGN_MLX_INTERPOSE "Build the library that puts safealign in front of an unmodified MLX" OFF)
 set(SAFEALIGN_PYTHON_OLD "" CACHE STRING "A Python with the older MLX that the tests cover, with safetensors and numpy")
@@ -17,6 +18,14 @@ function(safealign_mlx_of_python out python)
     message(FATAL_ERROR "safealign: ${python} cannot import mlx.core")
   endif()
   set(${out} "${root}" PARENT_SCOPE)
+endfunction()
+
+# The Python packages keep what MLX itself links in a folder of their own, where a program finds it by MLX's own path, and
+# the linker does not always.
+function(safealign_mlx_link_options target root)
+  if(EXISTS "${root}/../mlx_cpu.libs")
+    target_link_options(${target} INTERFACE "LINKER:-rpath-link,${root}/../mlx_cpu.libs")
+  endif()
 endfunction()
 
 # The interposer for the MLX whose headers are in include_dir. It links no MLX: see its source.
@@ -33,14 +42,17 @@ function(safealign_add_mlx_interpose name include_dir)
     LINK_DEPENDS "${source}/interpose.map")
 endfunction()
 
-if(NOT TARGET mlx)
+if(NOT TARGET mlx AND (safealign_top_level OR MLX_ROOT OR MLX_DIR OR SAFEALIGN_PYTHON))
   if(NOT MLX_ROOT AND SAFEALIGN_PYTHON)
     safealign_mlx_of_python(MLX_ROOT "${SAFEALIGN_PYTHON}")
   endif()
   find_package(MLX CONFIG QUIET)
   if(TARGET mlx)
-    # Seen from the folders above too, since an imported target is not.
+    # Seen from the folders above too, which an imported target otherwise is not.
     set_target_properties(mlx PROPERTIES IMPORTED_GLOBAL TRUE)
+    get_target_property(safealign_mlx_include mlx INTERFACE_INCLUDE_DIRECTORIES)
+    list(GET safealign_mlx_include 0 safealign_mlx_include)
+    safealign_mlx_link_options(mlx "${safealign_mlx_include}/..")
   endif()
 endif()
 

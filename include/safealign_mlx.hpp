@@ -42,6 +42,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -70,8 +71,13 @@ struct LoadReport {
 
 namespace detail {
 
-inline std::runtime_error failure(const char* function, const std::string& what) {
-    return std::runtime_error("[" + std::string(function) + "] " + what);
+// Appends only: gcc 12 warns of an overlap that is not there where a text is put before a string.
+template <typename... Parts>
+std::runtime_error failure(std::string_view function, const Parts&... parts) {
+    std::string what = "[";
+    what.append(function).append("] ");
+    (what.append(std::string_view(parts)), ...);
+    return std::runtime_error(what);
 }
 
 /// MLX's dtype as the format names it. MLX saves no float64, and neither does this.
@@ -104,9 +110,8 @@ inline Dtype saved_dtype(const std::string& name, core::Dtype dtype) {
         case core::Dtype::Val::complex64:
             return Dtype::C64;
         default:
-            throw failure("save_safetensors", std::string("received invalid dtype ") +
-                                                  (dtype == core::float64 ? "float64" : "of a newer MLX") +
-                                                  " for array '" + name + "'.");
+            throw failure("save_safetensors", "received invalid dtype ",
+                          dtype == core::float64 ? "float64" : "of a newer MLX", " for array '", name, "'.");
     }
 }
 
@@ -142,8 +147,7 @@ inline core::Dtype loaded_dtype(const TensorInfo& info) {
         case Dtype::C64:
             return core::complex64;
         default:
-            throw failure("safetensor", "unsupported dtype " + std::string(name(info.dtype)) + " of tensor '" +
-                                            std::string(info.name) + "'.");
+            throw failure("safetensor", "unsupported dtype ", name(info.dtype), " of tensor '", info.name, "'.");
     }
 }
 
@@ -193,7 +197,7 @@ inline void write_zeros(core::io::Writer& out, std::uint64_t count) {
 
 inline void require_open(const core::io::Writer& out) {
     if (!out.good() || !out.is_open()) {
-        throw failure("save_safetensors", "Failed to open " + out.label());
+        throw failure("save_safetensors", "Failed to open ", out.label());
     }
 }
 
@@ -293,7 +297,7 @@ public:
     // Called from several threads at once.
     void read(char* data, std::size_t count, std::size_t offset) override {
         if (offset > bytes_.size() || count > bytes_.size() - offset) {
-            throw std::runtime_error("[read] Unable to read " + std::to_string(count) + " bytes from " + label() + ".");
+            throw failure("read", "Unable to read ", std::to_string(count), " bytes from ", label(), ".");
         }
         const std::byte* start = bytes_.data() + offset;
         // Otherwise a file that is not in memory yet is read a few pages at a time.
@@ -303,7 +307,7 @@ public:
         std::memcpy(data, start, count);
     }
 
-    std::string label() const override { return "file " + path_; }
+    std::string label() const override { return std::string("file ").append(path_); }
 
 private:
     std::string path_;
@@ -316,16 +320,16 @@ inline core::Shape loaded_shape(const TensorInfo& info) {
     core::Shape shape;
     for (const std::uint64_t dimension : info.shape) {
         if (dimension > static_cast<std::uint64_t>(std::numeric_limits<core::ShapeElem>::max())) {
-            throw failure("load_safetensors", "Tensor '" + std::string(info.name) + "' has a dimension of " +
-                                                  std::to_string(dimension) + ", more than MLX can count.");
+            throw failure("load_safetensors", "Tensor '", info.name, "' has a dimension of ", std::to_string(dimension),
+                          ", more than MLX can count.");
         }
         shape.push_back(static_cast<core::ShapeElem>(dimension));
     }
     return shape;
 }
 
-inline std::runtime_error failure(const char* function, const Error& error) {
-    return failure(function, error.status == Status::Io ? "Failed to open file " + error.message : error.message);
+inline std::runtime_error failed(std::string_view function, const Error& error) {
+    return failure(function, error.status == Status::Io ? "Failed to open file " : "", error.message);
 }
 
 inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice s, LoadReport& report) {
@@ -335,7 +339,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
     options.unaligned = Unaligned::Borrow;
     const Result<File> opened = File::open(path, options);
     if (!opened) {
-        throw failure("load_safetensors", opened.error());
+        throw failed("load_safetensors", opened.error());
     }
     const File& file = *opened;
     core::SafetensorsLoad loaded;
@@ -367,7 +371,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
         core::SafetensorsLoad own = core::load_safetensors(std::make_shared<MappingReader>(path, file, view), s);
         for (const std::string& name : unshared) {
             if (loaded.first.insert(own.first.extract(name)).position == loaded.first.end()) {
-                throw failure("load_safetensors", "MLX found no tensor '" + name + "' in file " + path + ".");
+                throw failure("load_safetensors", "MLX found no tensor '", name, "' in file ", path, ".");
             }
         }
     }
@@ -383,7 +387,7 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
     const Prepared prepared(std::move(arrays), metadata);
     const Result<Plan> plan = Plan::make(prepared.tensors, prepared.metadata, options);
     if (!plan) {
-        throw failure("save_safetensors", plan.error());
+        throw failed("save_safetensors", plan.error());
     }
 #if MLX_VERSION_NUMERIC >= 32000
     // Opened only now, as MLX does it: lazy arrays may have been read from the same file.
@@ -410,7 +414,7 @@ inline void save(std::string file, Arrays arrays, const StringMap& metadata, con
     const Prepared prepared(std::move(arrays), metadata);
     const Result<WriteReport> written = write_aligned(file, prepared.tensors, prepared.metadata, options);
     if (!written) {
-        throw failure("save_safetensors", written.error());
+        throw failed("save_safetensors", written.error());
     }
 }
 
