@@ -1,4 +1,5 @@
 # Configures, builds and runs consumer/.
+cmake_minimum_required(VERSION 3.20)
 
 file(REMOVE_RECURSE "${BUILD}")
 execute_process(

@@ -1,4 +1,5 @@
 # Installs, and moves what was installed: nothing in it may know where it was.
+cmake_minimum_required(VERSION 3.20)
 
 file(REMOVE_RECURSE "${FIRST}" "${MOVED}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${FIRST}" COMMAND_ERROR_IS_FATAL ANY)

@@ -1,4 +1,5 @@
 # The libraries that CMakeLists.txt names are those that rustc asks for.
+cmake_minimum_required(VERSION 3.20)
 
 execute_process(
   COMMAND "${CARGO}" rustc --locked --lib --crate-type staticlib --release --manifest-path "${MANIFEST}"

@@ -1,4 +1,5 @@
 # Builds and runs the consumer's program with what pkg-config says, and nothing of CMake.
+cmake_minimum_required(VERSION 3.20)
 
 file(REMOVE_RECURSE "${BUILD}")
 file(MAKE_DIRECTORY "${BUILD}")

@@ -1,4 +1,5 @@
 # The shared library has its name, and exports the functions of the header and nothing else.
+cmake_minimum_required(VERSION 3.20)
 
 execute_process(COMMAND "${READELF}" -d "${LIBRARY}" OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
 if(NOT dynamic MATCHES "SONAME[^\n]*\\[([^]]*)\\]" OR NOT CMAKE_MATCH_1 STREQUAL SONAME)

@@ -32,12 +32,15 @@
 #include <variant>
 #include <vector>
 
+// A program may have source files with and without exceptions: what differs between them gets names that differ.
 #if defined(__cpp_exceptions)
 #define SAFEALIGN_EXCEPTIONS 1
+#define SAFEALIGN_VARIANT with_exceptions
 #include <exception>
 #include <stdexcept>
 #else
 #define SAFEALIGN_EXCEPTIONS 0
+#define SAFEALIGN_VARIANT without_exceptions
 #endif
 
 #if __cplusplus >= 202002L && defined(__has_include)
@@ -533,28 +536,6 @@ inline WriteReport taken(const sa_write_report& report) noexcept {
     return {report.file_size, report.data_start, report.padding, report.tensors, report.tensors_moved};
 }
 
-// Carries a progress callback, and what it throws, over the C frames between it and the caller.
-struct ProgressCall {
-    const Progress* progress;
-#if SAFEALIGN_EXCEPTIONS
-    std::exception_ptr thrown;
-#endif
-
-    static int step(void* context, std::uint64_t done, std::uint64_t total) noexcept {
-        auto* call = static_cast<ProgressCall*>(context);
-#if SAFEALIGN_EXCEPTIONS
-        try {
-            return (*call->progress)(done, total) ? 0 : 1;
-        } catch (...) {
-            call->thrown = std::current_exception();
-            return 1;
-        }
-#else
-        return (*call->progress)(done, total) ? 0 : 1;
-#endif
-    }
-};
-
 struct FreeFile {
     void operator()(sa_file* file) const noexcept { sa_file_free(file); }
 };
@@ -584,6 +565,34 @@ struct ReleaseView {
     return static_cast<Dtype>(dtype);
 }
 
+inline namespace SAFEALIGN_VARIANT {
+
+namespace detail_of_progress {
+
+// Carries a progress callback, and what it throws, over the C frames between it and the caller.
+struct ProgressCall {
+    const Progress* progress;
+#if SAFEALIGN_EXCEPTIONS
+    std::exception_ptr thrown;
+#endif
+
+    static int step(void* context, std::uint64_t done, std::uint64_t total) noexcept {
+        auto* call = static_cast<ProgressCall*>(context);
+#if SAFEALIGN_EXCEPTIONS
+        try {
+            return (*call->progress)(done, total) ? 0 : 1;
+        } catch (...) {
+            call->thrown = std::current_exception();
+            return 1;
+        }
+#else
+        return (*call->progress)(done, total) ? 0 : 1;
+#endif
+    }
+};
+
+}  // namespace detail_of_progress
+
 /// Writes a file whose tensors all stand on multiples of their dtype width, so that a loader can map every one.
 ///
 /// Whatever fails, the file at `path` is the old one or the new one, whole; a file that is mapped may be saved over. See
@@ -598,10 +607,10 @@ struct ReleaseView {
     const std::vector<sa_tensor> c_tensors = detail::lowered(tensors);
     const std::vector<sa_metadata> c_metadata = detail::lowered(metadata);
     sa_write_options c_options = detail::lowered(options);
-    detail::ProgressCall call{};
+    detail_of_progress::ProgressCall call{};
     if (options.progress) {
         call.progress = &options.progress;
-        c_options.progress = detail::ProgressCall::step;
+        c_options.progress = detail_of_progress::ProgressCall::step;
         c_options.progress_context = &call;
     }
     sa_write_report report;
@@ -619,6 +628,8 @@ struct ReleaseView {
     }
     return detail::taken(report);
 }
+
+}  // namespace SAFEALIGN_VARIANT
 
 /// Where everything of a file goes, without the file, for a program that writes through a stream of its own. Never
 /// changes once made.
@@ -1012,5 +1023,8 @@ inline constexpr bool std::ranges::enable_borrowed_range<safealign::Span<T>> = t
 template <typename T>
 inline constexpr bool std::ranges::enable_view<safealign::Span<T>> = true;
 #endif
+
+#undef SAFEALIGN_EXCEPTIONS
+#undef SAFEALIGN_VARIANT
 
 #endif  // SAFEALIGN_HPP

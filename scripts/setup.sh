@@ -37,10 +37,7 @@ safealign_debian_packages() {
 safealign_python() {
     local venv=$safealign_root/build/$1 requirements=$safealign_root/scripts/$2 stamp wanted
     stamp=$venv/requirements.stamp
-    wanted=$(
-        cat "$requirements"
-        python3 --version
-    )
+    wanted=$(cat "$requirements")
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
