@@ -159,7 +159,7 @@ struct Prepared {
 
     Prepared(Arrays named, const StringMap& texts)
         : arrays(named.begin(), named.end()), metadata(texts.begin(), texts.end()) {
-        named.clear();  // what is computed below may then use their memory again
+        named.clear();  // an array that is made contiguous below is then freed where nobody else has it
         std::sort(metadata.begin(), metadata.end());
         std::sort(arrays.begin(), arrays.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
         std::vector<core::array> pending;
@@ -447,8 +447,8 @@ inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata
 /// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share it (see LoadReport) is the
 /// one that MLX's own function makes: copied lazily, when it is evaluated.
 ///
-/// The mapping lives as long as any of the arrays. A file that is replaced meanwhile keeps its old values in them; one
-/// that is overwritten or truncated in place changes under them.
+/// The mapping lives as long as any of the arrays. A file that is replaced meanwhile, as by saving to its path, keeps its
+/// old values in them. One that is truncated in place, as by opening it to write, takes them along: SIGBUS.
 inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {}) {
     LoadReport report;
     return detail::load(file, s, report);

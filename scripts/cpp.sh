@@ -22,7 +22,7 @@ run() {
 
 printf '\n== C and C++ tests, other readers, MLX, install tree\n'
 run cpp -D CMAKE_BUILD_TYPE=Release -D SAFEALIGN_PYTHON="$PYTHON" \
-    -D SAFEALIGN_PYTHON_OLD="$PYTHON_OLD"
+    -D SAFEALIGN_PYTHON_OLD="$PYTHON_OLD" -D SAFEALIGN_MLX_INTERPOSE=ON
 
 printf '\n== under valgrind\n'
 if command -v valgrind >/dev/null; then

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -22,7 +23,10 @@ enum class Answer { no_buffer, the_memory, other_memory };
 
 class StandIn : public Allocator {
 public:
-    Buffer malloc(std::size_t size) override { return own().malloc(size); }
+    Buffer malloc(std::size_t size) override {
+        ++allocated;
+        return own().malloc(size);
+    }
     void free(Buffer buffer) override {
         CHECK(!is_made(buffer));
         own().free(buffer);
@@ -60,6 +64,7 @@ public:
 
     Answer answer = Answer::no_buffer;
     int asked = 0;
+    std::atomic<int> allocated = 0;
 
 private:
     static Allocator& own() {
@@ -95,7 +100,8 @@ using namespace arrays;
 int main() {
     mx::set_default_device(mx::Device::cpu);
     samples::work_in("allocator-files");
-    const Arrays saved = all_kinds();
+    Arrays saved = all_kinds();
+    saved.insert_or_assign("large", counted({128, 128}, mx::float32));
     safealign::mlx::save_safetensors("all", saved);
     const auto load = [&](Answer answer) {
         stand_in().answer = answer;
@@ -121,7 +127,9 @@ int main() {
         }
         check(loaded);
         // Saving them again must not copy them, though each is a small part of its buffer.
+        const int allocated = stand_in().allocated;
         safealign::mlx::save_safetensors("again", loaded);
+        CHECK_EQ(stand_in().allocated, allocated);
         CHECK(samples::read_file("again.safetensors") == samples::read_file("all.safetensors"));
         // The last array keeps the buffer, and the mapping behind it.
         const mx::array last = loaded.at("F32");
