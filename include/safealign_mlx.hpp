@@ -273,19 +273,47 @@ private:
     std::optional<core::array> array_;
 };
 
-/// A mapped file as MLX's own load function reads one, for the tensors that cannot share the mapping: they are of the same
-/// file then, whatever stands at its path by now.
+/// The tensors that cannot share the mapping, as a file for MLX's own load function to read: a header of them alone, each
+/// named by its number, before the data section of the mapped file. So they are of the same file as the others, whatever
+/// stands at its path by now, and MLX never sees what it would not read in the rest of the header.
 class MappingReader final : public core::io::Reader {
 public:
     MappingReader(std::string path, const File& file, View view)
-        : path_(std::move(path)), bytes_(file.bytes()), view_(std::move(view)) {}
+        : path_(std::move(path)), data_(file.bytes().data() + file.data_start()),
+          data_size_(file.bytes().size() - static_cast<std::size_t>(file.data_start())), data_start_(file.data_start()),
+          view_(std::move(view)) {}
+
+    /// Adds a tensor to the header, under the number that it returns as text.
+    std::string add(const TensorInfo& info) {
+        std::string number = std::to_string(count_++);
+        const bool is_bytes = loaded_dtype(info) == core::uint8;
+        json_.append(json_.empty() ? "{\"" : ",\"").append(number).append("\":{\"dtype\":\"");
+        json_.append(name(is_bytes ? Dtype::U8 : info.dtype)).append("\",\"shape\":[");
+        for (std::size_t at = 0; at < info.shape.size(); ++at) {
+            json_.append(at > 0 ? "," : "").append(std::to_string(info.shape[at]));
+        }
+        const std::uint64_t begin = info.offset - data_start_;
+        json_.append("],\"data_offsets\":[").append(std::to_string(begin)).append(",");
+        json_.append(std::to_string(begin + info.nbytes)).append("]}");
+        return number;
+    }
+
+    /// After the last tensor, before the reading.
+    void finish() {
+        json_.append("}");
+        for (unsigned at = 0; at < 8; ++at) {
+            header_.push_back(static_cast<char>(json_.size() >> (8 * at) & 0xff));
+        }
+        header_.append(json_);
+    }
 
     bool is_open() const override { return true; }
     bool good() const override { return true; }
     std::size_t tell() override { return at_; }
 
     void seek(std::int64_t offset, std::ios_base::seekdir from) override {
-        const std::size_t start = from == std::ios_base::beg ? 0 : from == std::ios_base::end ? bytes_.size() : at_;
+        const std::size_t size = header_.size() + data_size_;
+        const std::size_t start = from == std::ios_base::beg ? 0 : from == std::ios_base::end ? size : at_;
         at_ = start + static_cast<std::size_t>(offset);
     }
 
@@ -296,13 +324,24 @@ public:
 
     // Called from several threads at once.
     void read(char* data, std::size_t count, std::size_t offset) override {
-        if (offset > bytes_.size() || count > bytes_.size() - offset) {
+        const std::size_t size = header_.size() + data_size_;
+        if (offset > size || count > size - offset) {
             throw failure("read", "Unable to read ", std::to_string(count), " bytes from ", label(), ".");
         }
-        const std::byte* start = bytes_.data() + offset;
+        if (offset < header_.size()) {
+            const std::size_t step = std::min(count, header_.size() - offset);
+            std::memcpy(data, header_.data() + offset, step);
+            data += step;
+            count -= step;
+            offset += step;
+        }
+        if (count == 0) {
+            return;
+        }
+        const std::byte* start = data_ + (offset - header_.size());
         // Otherwise a file that is not in memory yet is read a few pages at a time.
         const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-        const std::size_t before = offset % page;
+        const std::size_t before = reinterpret_cast<std::uintptr_t>(start) % page;
         (void)posix_madvise(const_cast<std::byte*>(start) - before, count + before, POSIX_MADV_WILLNEED);
         std::memcpy(data, start, count);
     }
@@ -311,8 +350,13 @@ public:
 
 private:
     std::string path_;
-    Bytes bytes_;
+    const std::byte* data_;
+    std::size_t data_size_;
+    std::uint64_t data_start_;
     View view_;
+    std::string json_;
+    std::string header_;
+    std::size_t count_ = 0;
     std::size_t at_ = 0;
 };
 
@@ -353,7 +397,9 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
     }
     const View view = file.map_at(0).value_or_throw();
     const Mapping mapping(file, view);
-    std::vector<std::string> unshared;
+    const auto reader = std::make_shared<MappingReader>(path, file, view);
+    // The tensors that it reads: their numbers in it, and their names.
+    std::vector<std::pair<std::string, std::string>> unshared;
     for (std::size_t index = 0; index < file.size(); ++index) {
         const TensorInfo info = file.at(index).value_or_throw();
         const core::Dtype dtype = loaded_dtype(info);
@@ -363,16 +409,15 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
         } else if (std::optional<core::array> shared = mapping.share(info, shape, dtype)) {
             loaded.first.emplace(info.name, *std::move(shared));
         } else {
-            unshared.emplace_back(info.name);
+            unshared.emplace_back(reader->add(info), info.name);
             report.bytes_copied += info.nbytes;
         }
     }
     if (!unshared.empty()) {
-        core::SafetensorsLoad own = core::load_safetensors(std::make_shared<MappingReader>(path, file, view), s);
-        for (const std::string& name : unshared) {
-            if (loaded.first.insert(own.first.extract(name)).position == loaded.first.end()) {
-                throw failure("load_safetensors", "MLX found no tensor '", name, "' in file ", path, ".");
-            }
+        reader->finish();
+        const Arrays own = core::load_safetensors(reader, s).first;
+        for (const auto& [number, name] : unshared) {
+            loaded.first.emplace(name, own.at(number));
         }
     }
     report.copied = unshared.size();

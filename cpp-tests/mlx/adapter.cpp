@@ -181,6 +181,20 @@ void bytes_of_8_bit_floats() {
 #if MLX_VERSION_NUMERIC >= 32000  // before, MLX did not know F8_E8M0
     CHECK(same(loaded, mx::load_safetensors("floats.safetensors").first));
 #endif
+
+    // Beside a tensor that MLX has to read.
+    std::vector<samples::Sample> mixed = floats;
+    for (const char* name : {"one", "two", "three", "four"}) {  // one of them is misaligned wherever the data starts
+        mixed.push_back(samples::sample(name, safealign::Dtype::F32, {5}));
+        mixed.push_back(samples::sample(std::string(name) + " byte", safealign::Dtype::U8, {1}));
+    }
+    samples::write_packed("mixed.safetensors", mixed);
+    LoadReport report;
+    const Arrays both = safealign::mlx::load_safetensors("mixed.safetensors", {}, report).first;
+    CHECK(report.copied >= 3);
+    for (const samples::Sample& one : mixed) {
+        CHECK(arrays::bytes_of(both.at(one.name)) == one.bytes);
+    }
 }
 
 void errors() {
