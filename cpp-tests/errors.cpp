@@ -307,8 +307,6 @@ void bad_metadata() {
     const sa_metadata no_value = {"k", nullptr, 0, 0};
     CHECK_ERROR(sa_plan_new(&one, 1, &no_value, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "value",
                 "null");
-    const sa_metadata nul = {"a\0b", "v", 3, 0};
-    CHECK_ERROR(sa_plan_new(&one, 1, &nul, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "NUL");
     const sa_metadata latin = {"k", "\xe4", 0, 0};
     CHECK_ERROR(sa_plan_new(&one, 1, &latin, 1, nullptr, plan.get(), &error), SA_ERR_INVALID_ARGUMENT, "UTF-8");
     const sa_metadata endless = {"k", "v", 0, SIZE_MAX};
@@ -346,7 +344,7 @@ void bad_options() {
 
     sa_file* file = opened();
     Untouched<sa_file*> out;
-    for (const std::int32_t value : {-1, 3, INT32_MIN, INT32_MAX}) {
+    for (const std::int32_t value : {-1, 4, INT32_MIN, INT32_MAX}) {
         sa_open_options options;
         sa_open_options_init(&options);
         options.map_mode = value;
@@ -360,7 +358,7 @@ void bad_options() {
         CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.reserved");
         sa_view view;
         CHECK(sa_map_tensor(file, "t", &view, &error) == SA_OK);
-        CHECK_ERROR(sa_view_advise(&view, value == 3 ? 4 : value, &error), SA_ERR_INVALID_ARGUMENT, "`advice`");
+        CHECK_ERROR(sa_view_advise(&view, value, &error), SA_ERR_INVALID_ARGUMENT, "`advice`");
         sa_view_release(view.owner);
     }
     CHECK(std::strcmp(sa_status_name(-1), "unknown") == 0 && std::strcmp(sa_status_name(15), "unknown") == 0);

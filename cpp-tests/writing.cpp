@@ -158,6 +158,44 @@ std::vector<Sample> large() {
     return {sample("large", Dtype::F32, {10, 1 << 20})};
 }
 
+/// The path is that of the day the writer was opened; what stands there is looked at on the day it is finished.
+void the_world_changes_meanwhile() {
+    namespace fs = std::filesystem;
+    const std::string work = folder("meanwhile");
+    const std::vector<std::uint8_t> data = {1, 2, 3};
+    const auto open = [&](const std::string& path) {
+        Writer writer = Writer::open(path, {{"w", safealign::Dtype::U8, {3}, 3}}).value_or_throw();
+        writer.put(0, safealign::bytes_of(data)).value_or_throw();
+        return writer;
+    };
+
+    Writer moved = open(work + "/relative.safetensors");
+    const fs::path here = fs::current_path();
+    fs::create_directories(work + "/elsewhere");
+    fs::current_path(work + "/elsewhere");
+    CHECK(moved.finish());
+    fs::current_path(here);
+    CHECK(fs::exists(work + "/relative.safetensors"));
+    CHECK_EQ(entries(work + "/elsewhere"), 0U);
+
+    const std::string secret = work + "/private.safetensors";
+    Writer replacing = open(secret);
+    write_file(secret, "a private file, made meanwhile");
+    fs::permissions(secret, fs::perms::owner_read | fs::perms::owner_write);
+    CHECK(replacing.finish());
+    CHECK(fs::status(secret).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+    CHECK(File::open(secret));
+
+    const std::string taken = work + "/directory.safetensors";
+    Writer refused = open(taken);
+    fs::create_directories(taken);
+    const auto finished = refused.finish();
+    CHECK(!finished && finished.error().status == Status::Io);
+    CHECK(fs::is_directory(taken));
+    refused.abort();
+    CHECK_EQ(entries(work), 4U);
+}
+
 void progress_is_told() {
     const std::string in = folder("progress");
     const std::vector<Sample> samples = large();
@@ -216,6 +254,7 @@ int main() {
     pieces_from_several_threads();
     a_missing_byte_is_refused();
     abort_leaves_nothing();
+    the_world_changes_meanwhile();
     progress_is_told();
     progress_cancels();
     return check_report();

@@ -289,6 +289,13 @@ enum sa_unaligned
    * The misaligned bytes of the mapping.
    */
   SA_UNALIGNED_BORROW = 2,
+  /**
+   * Decided for the whole file when it is opened: where a tensor is misaligned, an aligned twin of the file in
+   * `overlay_dir` is mapped in its place, and written there first if it is missing or stale, which takes the disk space
+   * of the file and the time of a copy. Its memory belongs to a file and can be evicted, unlike a copy's. The tensors
+   * are the same, their order may differ. Two processes at once: one writes, the other waits.
+   */
+  SA_UNALIGNED_OVERLAY = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -385,6 +392,35 @@ typedef int32_t sa_advice;
 #endif // __cplusplus
 
 /**
+ * What came of a repair.
+ */
+enum sa_repair_action
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /**
+   * Nothing was wrong: the file was not written to.
+   */
+  SA_REPAIR_UNTOUCHED = 0,
+  /**
+   * Nothing was wrong: the destination is the source, byte for byte.
+   */
+  SA_REPAIR_COPIED = 1,
+  /**
+   * The tensors were laid out anew.
+   */
+  SA_REPAIR_REWRITTEN = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sa_repair_action sa_repair_action;
+#else
+typedef int32_t sa_repair_action;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * An open file.
  *
  * Freed by `sa_file_free`. Views outlive it: they keep the mapping for themselves. Safe to use from several threads at
@@ -399,6 +435,13 @@ typedef struct sa_file sa_file;
  * Freed by `sa_plan_free`. Never changes once made: safe to use from several threads at once.
  */
 typedef struct sa_plan sa_plan;
+
+/**
+ * What a scan found.
+ *
+ * Freed by `sa_scan_free`. Never changes once made, and keeps no file open: safe to use from several threads at once.
+ */
+typedef struct sa_scan sa_scan;
 
 /**
  * A file that is written in pieces, for tensors that do not all fit in memory.
@@ -540,7 +583,7 @@ typedef struct sa_tensor {
  */
 typedef struct sa_metadata {
   /**
-   * UTF-8, without a NUL byte when written, unlike every other key of the file.
+   * UTF-8, unlike every other key of the file.
    */
   const char *key;
   /**
@@ -548,7 +591,7 @@ typedef struct sa_metadata {
    */
   const char *value;
   /**
-   * Bytes of the key, or 0 if it ends with a NUL. As read: its bytes, and a NUL behind them.
+   * Bytes of the key, or 0 if it ends with its first NUL. As read: its bytes, and a NUL behind them.
    */
   size_t key_len;
   /**
@@ -603,6 +646,12 @@ typedef struct sa_open_options {
    * Has to be 0.
    */
   int32_t reserved;
+  /**
+   * The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
+   * missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
+   * written; those of files that are gone are the caller's to remove.
+   */
+  const char *overlay_dir;
 } sa_open_options;
 
 /**
@@ -745,6 +794,290 @@ typedef struct sa_view {
    */
   void *owner;
 } sa_view;
+
+/**
+ * What to look for. Initialise with `sa_scan_options_init`, then change what you want.
+ */
+typedef struct sa_scan_options {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * The alignment that `tensors_below_alignment` is about, in bytes: a power of two from 8 to 2097152, 64 by default.
+   * Which tensors are misaligned does not depend on it.
+   */
+  uint64_t alignment;
+} sa_scan_options;
+
+/**
+ * What the header says of a file. Set `struct_size`, or call `sa_scan_report_init`, before `sa_scan_get`.
+ */
+typedef struct sa_scan_report {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * Bytes of the file.
+   */
+  uint64_t file_size;
+  /**
+   * Bytes of the JSON header with its padding, without the 8-byte length.
+   */
+  uint64_t header_len;
+  /**
+   * Where the data section starts, in bytes from the start of the file.
+   */
+  uint64_t data_start;
+  /**
+   * Number of tensors.
+   */
+  uint64_t tensors;
+  /**
+   * Bytes of those.
+   */
+  uint64_t tensor_bytes;
+  /**
+   * Tensors that are not empty and whose absolute offset is not a multiple of their dtype width.
+   */
+  uint64_t misaligned_tensors;
+  /**
+   * Bytes of those: what a loader that maps has to copy.
+   */
+  uint64_t misaligned_bytes;
+  /**
+   * Tensors that are not empty and whose absolute offset is not a multiple of the alignment of the options. Loaders
+   * can map them, but not on that boundary.
+   */
+  uint64_t tensors_below_alignment;
+  /**
+   * Holes before or between tensors.
+   */
+  uint64_t gaps;
+  /**
+   * Bytes in those holes.
+   */
+  uint64_t gap_bytes;
+  /**
+   * Bytes after the last tensor.
+   */
+  uint64_t trailing_bytes;
+  /**
+   * Tensors whose dtype the format does not know; their sizes cannot be checked, and they count as aligned.
+   */
+  uint64_t unknown_dtype_tensors;
+  /**
+   * Rows for `sa_scan_dtype_at`.
+   */
+  size_t dtypes;
+  /**
+   * An `sa_header_padding`.
+   */
+  int32_t header_padding;
+  /**
+   * 1 if the reference reader would open the file, 0 if not.
+   */
+  int32_t conforms;
+  /**
+   * Why the reference reader would not open the file: a message; null if it would. Valid until the scan is freed.
+   */
+  const char *nonconforming;
+  /**
+   * The same in a word: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"`, `"SIZE_OVERFLOW"`;
+   * null if it would. Valid until the scan is freed.
+   */
+  const char *nonconforming_reason;
+} sa_scan_report;
+
+/**
+ * What a file has of one dtype. Set `struct_size`, or call `sa_scan_dtype_init`, before `sa_scan_dtype_at`.
+ */
+typedef struct sa_scan_dtype {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * As it stands in the header, NUL-terminated. Valid until the scan is freed.
+   */
+  const char *name;
+  /**
+   * Bytes of the name, without the NUL.
+   */
+  size_t name_len;
+  /**
+   * Number of tensors.
+   */
+  uint64_t tensors;
+  /**
+   * Bytes of those.
+   */
+  uint64_t bytes;
+  /**
+   * Tensors that a loader that maps has to copy.
+   */
+  uint64_t misaligned_tensors;
+  /**
+   * Bytes of those.
+   */
+  uint64_t misaligned_bytes;
+  /**
+   * An `sa_dtype`; 0 for one that the format does not know.
+   */
+  int32_t dtype;
+  /**
+   * 0.
+   */
+  int32_t reserved;
+} sa_scan_dtype;
+
+/**
+ * How to repair. Initialise with `sa_repair_options_init`, then change what you want.
+ */
+typedef struct sa_repair_options {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * In bytes: a power of two from 8 to 2097152; 64 by default.
+   */
+  uint64_t alignment;
+  /**
+   * An `sa_layout`; `SA_LAYOUT_COMPACT` by default.
+   */
+  int32_t layout;
+  /**
+   * An `sa_durability`; `SA_DURABLE` by default.
+   */
+  int32_t durability;
+  /**
+   * Not 0, the default, to read back every tensor and compare it with the source's before the file is put in place.
+   */
+  int32_t compare;
+  /**
+   * Not 0 to leave out the bytes after the last tensor. Without it, a file that has some is refused where it would
+   * have to be written anew: they are somebody's data.
+   */
+  int32_t drop_trailing;
+  /**
+   * Not 0 to lay the file out anew even where nothing is wrong with it.
+   */
+  int32_t force;
+  /**
+   * Not 0 to check everything, report what would be done, and do nothing.
+   */
+  int32_t dry_run;
+  /**
+   * Null by default.
+   */
+  sa_progress progress;
+  /**
+   * Given to `progress`.
+   */
+  void *progress_context;
+} sa_repair_options;
+
+/**
+ * What a repair did. Set `struct_size`, or call `sa_repair_report_init`, before the call that fills it.
+ */
+typedef struct sa_repair_report {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * An `sa_repair_action`.
+   */
+  int32_t action;
+  /**
+   * 0.
+   */
+  int32_t reserved;
+  /**
+   * Number of tensors.
+   */
+  uint64_t tensors;
+  /**
+   * Tensors that stand at another place in the order than before.
+   */
+  uint64_t tensors_moved;
+  /**
+   * Tensors of the source that a loader that maps has to copy. None is left.
+   */
+  uint64_t misaligned_tensors;
+  /**
+   * Bytes of those.
+   */
+  uint64_t misaligned_bytes;
+  /**
+   * Bytes of the source.
+   */
+  uint64_t source_size;
+  /**
+   * Bytes in holes before or between tensors of the source.
+   */
+  uint64_t source_gap_bytes;
+  /**
+   * Bytes after the last tensor of the source.
+   */
+  uint64_t source_trailing_bytes;
+  /**
+   * Bytes of the file as it is now: at the destination, or in place.
+   */
+  uint64_t file_size;
+  /**
+   * Where its data section starts, in bytes.
+   */
+  uint64_t data_start;
+  /**
+   * Bytes in holes that it has; 0 in the compact layout.
+   */
+  uint64_t padding;
+  /**
+   * Bytes that were compared with the source's.
+   */
+  uint64_t bytes_compared;
+} sa_repair_report;
+
+/**
+ * What an overlay has. Set `struct_size`, or call `sa_overlay_report_init`, before the call that fills it.
+ */
+typedef struct sa_overlay_report {
+  /**
+   * Bytes of this struct, as the caller's header has it.
+   */
+  size_t struct_size;
+  /**
+   * Files that were written repaired.
+   */
+  uint64_t written;
+  /**
+   * Bytes of those.
+   */
+  uint64_t bytes_written;
+  /**
+   * Repaired files that were there already and up to date.
+   */
+  uint64_t kept;
+  /**
+   * Bytes of those.
+   */
+  uint64_t bytes_kept;
+  /**
+   * Files and folders that are links.
+   */
+  uint64_t linked;
+  /**
+   * What was there for files that the bundle no longer has.
+   */
+  uint64_t removed;
+  /**
+   * Files that could not be mended and were linked as they are, or left out; scan the bundle to learn which.
+   */
+  uint64_t warnings;
+} sa_overlay_report;
 
 #ifdef __cplusplus
 extern "C" {
@@ -965,7 +1298,8 @@ void sa_stats_init(struct sa_stats *stats);
  * @param options  Null for the defaults.
  * @param file     Receives the file; free it with `sa_file_free`.
  * @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_UNSUPPORTED`,
- *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`.
+ *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`; with `SA_UNALIGNED_OVERLAY` also what
+ *         `sa_repair_file` returns when the twin cannot be written.
  */
 sa_status sa_file_open(const char *path,
                        const struct sa_open_options *options,
@@ -1089,6 +1423,119 @@ void sa_view_retain(void *owner);
  * @return `SA_ERR_IO` if the system refuses.
  */
 sa_status sa_view_advise(const struct sa_view *view, int32_t advice, struct sa_error *error);
+
+/**
+ * Sets every option to its default. Null is ignored.
+ */
+void sa_scan_options_init(struct sa_scan_options *options);
+
+/**
+ * Sets `struct_size`, every number to 0 and every pointer to null. Null is ignored.
+ */
+void sa_scan_report_init(struct sa_scan_report *report);
+
+/**
+ * Sets `struct_size`, every number to 0 and every pointer to null. Null is ignored.
+ */
+void sa_scan_dtype_init(struct sa_scan_dtype *row);
+
+/**
+ * Scans a file: reads its 8-byte prefix and its header, never the data.
+ *
+ * A dtype that the format does not know is reported and gone on from; everything else is checked as by `sa_file_open`.
+ *
+ * @param path     NUL-terminated, in the system's encoding. Anything but a regular file is an error at once.
+ * @param options  Null for the defaults.
+ * @param scan     Receives the scan; free it with `sa_scan_free`.
+ * @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_INVALID_ARGUMENT`.
+ */
+sa_status sa_scan_file(const char *path,
+                       const struct sa_scan_options *options,
+                       struct sa_scan **scan,
+                       struct sa_error *error);
+
+/**
+ * What was found.
+ *
+ * @param report  Receives it; its `struct_size` has to be set. Its texts belong to the scan.
+ */
+sa_status sa_scan_get(const struct sa_scan *scan, struct sa_scan_report *report, struct sa_error *error);
+
+/**
+ * What the file has of one dtype; the rows are sorted, most bytes first.
+ *
+ * @param index  From 0 to `dtypes` of the report - 1.
+ * @param row    Receives it; its `struct_size` has to be set. Its name belongs to the scan.
+ * @return `SA_ERR_NOT_FOUND` for a number that is not there.
+ */
+sa_status sa_scan_dtype_at(const struct sa_scan *scan,
+                           size_t index,
+                           struct sa_scan_dtype *row,
+                           struct sa_error *error);
+
+/**
+ * Frees a scan. Null is ignored.
+ */
+void sa_scan_free(struct sa_scan *scan);
+
+/**
+ * Sets every option to its default. Null is ignored.
+ */
+void sa_repair_options_init(struct sa_repair_options *options);
+
+/**
+ * Sets `struct_size`, and every number to 0. Null is ignored.
+ */
+void sa_repair_report_init(struct sa_repair_report *report);
+
+/**
+ * Writes a file anew so that every tensor maps without a copy; the bytes of every tensor stay the same.
+ *
+ * Mended are misaligned tensors, a header padded with NUL bytes, holes (in the compact layout) and, if asked for, bytes
+ * after the last tensor. A file without any of these is left alone, or copied as it is where there is a destination.
+ * Whatever fails, the file at the path is the old one or the new one, whole. Metadata and its order, mode and, where
+ * permitted, owner are kept. Memory stays below 8 MiB and what the header takes, whatever the file's size.
+ *
+ * @param source       NUL-terminated, in the system's encoding. A link is followed where there is a destination.
+ * @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced.
+ * @param options      Null for the defaults.
+ * @param report       Null, or a report to fill.
+ * @return `SA_ERR_REFUSED` for what could harm something, with the way out in the message: a symbolic link, a file with
+ *         other hard links, an entry of a cache that names files by their content, a read-only file or folder, trailing
+ *         bytes that would be lost, too little free space. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
+ *         nothing was replaced. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and what `sa_file_open` returns
+ *         for a file that is broken.
+ */
+sa_status sa_repair_file(const char *source,
+                         const char *destination,
+                         const struct sa_repair_options *options,
+                         struct sa_repair_report *report,
+                         struct sa_error *error);
+
+/**
+ * Sets `struct_size`, and every number to 0. Null is ignored.
+ */
+void sa_overlay_report_init(struct sa_overlay_report *report);
+
+/**
+ * Makes a folder that loads in place of a bundle, which stays as it is: every misaligned file is written repaired, and
+ * everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a symbolic link.
+ *
+ * Run again, it does only what is missing or stale. Two at once: the second waits for the first. For one file that is to
+ * be opened there is `SA_UNALIGNED_OVERLAY`.
+ *
+ * @param bundle   The folder, NUL-terminated, in the system's encoding.
+ * @param output   The folder to make, elsewhere: empty, missing, or an overlay of this bundle.
+ * @param options  Null for the defaults; `force` and `dry_run` have to be 0.
+ * @param report   Null, or a report to fill.
+ * @return `SA_ERR_REFUSED` for an output with other content, within the bundle or around it, and for too little free
+ *         space; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+ */
+sa_status sa_overlay_bundle(const char *bundle,
+                            const char *output,
+                            const struct sa_repair_options *options,
+                            struct sa_overlay_report *report,
+                            struct sa_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -110,6 +110,8 @@ enum class Unaligned : std::int32_t {
     Copy = SA_UNALIGNED_COPY,
     Error = SA_UNALIGNED_ERROR,
     Borrow = SA_UNALIGNED_BORROW,
+    /// Needs an overlay_dir.
+    Overlay = SA_UNALIGNED_OVERLAY,
 };
 
 /// What stands between the end of the JSON and the data section; see sa_header_padding.
@@ -227,15 +229,15 @@ public:
 
 #if SAFEALIGN_EXCEPTIONS
     /// The value; throws Exception where there is none.
-    [[nodiscard]] T& value_or_throw() & {
+    T& value_or_throw() & {
         throw_error();
         return value();
     }
-    [[nodiscard]] const T& value_or_throw() const& {
+    const T& value_or_throw() const& {
         throw_error();
         return value();
     }
-    [[nodiscard]] T value_or_throw() && {
+    T value_or_throw() && {
         throw_error();
         return std::move(value());
     }
@@ -429,6 +431,8 @@ struct OpenOptions {
     Unaligned unaligned = static_cast<Unaligned>(detail::open_defaults().unaligned);
     /// Refuse everything that the reference reader refuses.
     bool strict = detail::open_defaults().strict != 0;
+    /// The folder of the twins of Unaligned::Overlay.
+    std::string overlay_dir = {};
 };
 
 /// What is known of an open file, and what was handed out of it so far; see sa_stats.
@@ -884,10 +888,15 @@ public:
         if (!source) {
             return source.error();
         }
+        const Result<std::string> overlay_dir = detail::terminated(options.overlay_dir, "overlay_dir");
+        if (!overlay_dir) {
+            return overlay_dir.error();
+        }
         sa_open_options c_options = detail::open_defaults();
         c_options.map_mode = static_cast<std::int32_t>(options.map_mode);
         c_options.unaligned = static_cast<std::int32_t>(options.unaligned);
         c_options.strict = options.strict ? 1 : 0;
+        c_options.overlay_dir = overlay_dir->empty() ? nullptr : overlay_dir->c_str();
         sa_file* file = nullptr;
         sa_error error;
         if (sa_file_open(source->c_str(), &c_options, &file, &error) != SA_OK) {

@@ -13,3 +13,13 @@ if cargo clippy --version >/dev/null 2>&1; then
 fi
 cargo test --workspace --locked
 bash scripts/cpp.sh
+
+printf '\n== what the command repairs, by readers that are not ours\n'
+CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet -p safealign-cli
+status=0
+"$PYTHON" cpp-tests/repair_readers.py build/cargo/release/safealign || status=$?
+if [ "$status" -eq 77 ]; then
+    echo 'LEFT OUT: the models of chess-cv could not be fetched'
+elif [ "$status" -ne 0 ]; then
+    exit "$status"
+fi

@@ -95,7 +95,32 @@ impl Dtype {
 
     /// The dtype of that name; names are case-sensitive, as in the format.
     pub fn from_name(name: &str) -> Option<Dtype> {
-        Dtype::ALL.into_iter().find(|dtype| dtype.name() == name)
+        // A match and not a search through `ALL`: a header asks this once a tensor.
+        Some(match name.as_bytes() {
+            b"BOOL" => Dtype::Bool,
+            b"U8" => Dtype::U8,
+            b"I8" => Dtype::I8,
+            b"F8_E5M2" => Dtype::F8E5M2,
+            b"F8_E4M3" => Dtype::F8E4M3,
+            b"F8_E8M0" => Dtype::F8E8M0,
+            b"F8_E4M3FNUZ" => Dtype::F8E4M3Fnuz,
+            b"F8_E5M2FNUZ" => Dtype::F8E5M2Fnuz,
+            b"I16" => Dtype::I16,
+            b"U16" => Dtype::U16,
+            b"F16" => Dtype::F16,
+            b"BF16" => Dtype::Bf16,
+            b"I32" => Dtype::I32,
+            b"U32" => Dtype::U32,
+            b"F32" => Dtype::F32,
+            b"I64" => Dtype::I64,
+            b"U64" => Dtype::U64,
+            b"F64" => Dtype::F64,
+            b"C64" => Dtype::C64,
+            b"F4" => Dtype::F4,
+            b"F6_E2M3" => Dtype::F6E2M3,
+            b"F6_E3M2" => Dtype::F6E3M2,
+            _ => return None,
+        })
     }
 
     /// The dtype of that number (see [`Dtype`]).
@@ -145,6 +170,12 @@ fn element_count(shape: &[u64]) -> Option<u64> {
         return Some(0);
     }
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension))
+}
+
+/// Whether the product of a shape overflows before a zero makes it nothing: the reference multiplies from the left and
+/// refuses such a tensor, though it has no bytes.
+pub(crate) fn overflows_from_the_left(shape: &[u64]) -> bool {
+    shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
 }
 
 /// Why a dtype and a shape have no size in bytes.

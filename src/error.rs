@@ -184,7 +184,7 @@ impl Error {
     }
 
     /// Names the file that the error is about, unless it is named already.
-    pub(crate) fn at(mut self, path: &Path) -> Error {
+    pub fn at(mut self, path: &Path) -> Error {
         self.0.path.get_or_insert_with(|| path.to_owned());
         self
     }

@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::dtype::{Dtype, SizeError};
+use crate::dtype::{Dtype, SizeError, overflows_from_the_left};
 use crate::error::{Error, Name, Reason, Result, Status};
 
 pub(crate) use emit::{Emitted, emit};
@@ -73,6 +73,7 @@ pub struct Header {
     shapes: Vec<u64>,
     records: Vec<Record>,
     metadata: Vec<(Text, Text)>,
+    /// By the number of the tensor.
     unknown_dtypes: Vec<(u32, Text)>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -121,8 +122,8 @@ pub fn read_prefix(prefix: &[u8], file_len: u64) -> Result<u64> {
         .because(Reason::FileTooSmall));
     };
     let json_len = u64::from_le_bytes(*bytes);
+    let hint = hint(bytes);
     if json_len > MAX_READ_LEN {
-        let hint = hint(bytes);
         return Err(Error::new(
             Status::TooLarge,
             format!("the header length reads {json_len} bytes, above the limit of {MAX_READ_LEN}{hint}"),
@@ -135,7 +136,10 @@ pub fn read_prefix(prefix: &[u8], file_len: u64) -> Result<u64> {
     if json_len > file_len - PREFIX_LEN {
         return Err(Error::new(
             Status::Truncated,
-            format!("the header has {json_len} bytes but the file only {file_len}: an incomplete download"),
+            format!(
+                "the header takes 8 + {json_len} bytes but the file has only {file_len}{}",
+                if hint.is_empty() { ": an incomplete download" } else { hint },
+            ),
         )
         .because(Reason::HeaderTruncated));
     }
@@ -150,6 +154,7 @@ fn hint(first: &[u8; 8]) -> &'static str {
         b"<!DOCTYP" | b"<!doctyp" | [b'<', ..] => ": this looks like an HTML page, not a model",
         [b'G', b'G', b'U', b'F', ..] => ": this looks like a GGUF file",
         [b'P', b'K', 3, 4, ..] => ": this looks like a zip archive, perhaps a PyTorch checkpoint",
+        [0x80, 2..=5, ..] => ": this looks like a Python pickle, perhaps a PyTorch checkpoint",
         [0x1f, 0x8b, ..] => ": this looks like a gzip file",
         [b'{', ..] => ": this looks like JSON without the 8-byte header length",
         _ => "",
@@ -246,8 +251,9 @@ impl Header {
 
     /// The dtype string of a tensor whose dtype the format does not know.
     pub fn unknown_dtype(&self, index: usize) -> Option<&str> {
-        let found = self.unknown_dtypes.iter().find(|(at, _)| *at as usize == index)?;
-        Some(self.texts.get(found.1))
+        let number = u32::try_from(index).ok()?;
+        let found = self.unknown_dtypes.binary_search_by_key(&number, |&(at, _)| at).ok()?;
+        Some(self.texts.get(self.unknown_dtypes[found].1))
     }
 
     /// Number of metadata entries.
@@ -309,15 +315,15 @@ impl Header {
                 nonconforming = Some((
                     Reason::Hole,
                     format!(
-                        "tensor {}: offsets [{}, {}] do not follow on {expected}: a hole between tensors, \
-                         which the reference reader refuses",
+                        "tensor {}: offsets [{}, {}] do not follow on {expected}, \
+                         as the reference reader wants it: it allows no holes",
                         Name(tensor.name),
                         tensor.begin,
                         tensor.end,
                     ),
                 ));
             }
-            if self.reference_overflows(&tensor) && nonconforming.is_none() {
+            if tensor.begin == tensor.end && nonconforming.is_none() && overflows_from_the_left(tensor.shape) {
                 nonconforming = Some((
                     Reason::SizeOverflow,
                     format!(
@@ -401,12 +407,6 @@ impl Header {
                 Err(Error::format(reason, format!("tensor {name}: {}", explain_size(error, dtype, shape))))
             }
         }
-    }
-
-    /// The reference multiplies from the left and stops at the first overflow, even where a zero follows.
-    fn reference_overflows(&self, tensor: &TensorInfo) -> bool {
-        tensor.begin == tensor.end
-            && tensor.shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
     }
 }
 

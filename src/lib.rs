@@ -13,5 +13,8 @@ pub mod error;
 pub mod header;
 pub mod layout;
 pub mod map;
+pub mod overlay;
+pub mod repair;
+pub mod scan;
 mod source;
 pub mod writer;

@@ -1,12 +1,12 @@
 //! Maps files: one mapping a file, views that keep it alive, aligned copies for the tensors that cannot be shared.
 //!
-//! All `unsafe` of the Rust API is in this file.
+//! All `unsafe` of the Rust API is in this file, but for one system call in `repair/cache.rs`.
 //!
 //! A mapping shows the file as it is now. A file that somebody else truncates while it is mapped raises SIGBUS on
 //! access; one that is replaced by a rename, as this library does it, stays whole for those who have it mapped.
 
 use std::alloc::Layout;
-use std::fs::File as OsFile;
+use std::fs::{File as OsFile, Metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use memmap2::{Advice as MapAdvice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::header::{Header, HeaderPadding, Survey, TensorInfo};
+use crate::overlay;
 use crate::source;
 
 /// How a file is mapped.
@@ -44,13 +45,19 @@ pub enum Unaligned {
     Error = 1,
     /// The misaligned bytes of the mapping.
     Borrow = 2,
+    /// Decided for the whole file when it is opened: where a tensor is misaligned, an aligned twin of the file in
+    /// [`OpenOptions::overlay_dir`] is mapped in its place, and written there first if it is missing or stale. Its
+    /// memory belongs to a file and can be evicted, unlike a copy's. The tensors are the same; their order may differ.
+    Overlay = 3,
 }
 
 /// How to open a file.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub map: MapMode,
     pub unaligned: Unaligned,
+    /// Where [`Unaligned::Overlay`] keeps its twins; made where it is missing.
+    pub overlay_dir: Option<PathBuf>,
     /// Refuse everything that the reference reader refuses.
     pub strict: bool,
 }
@@ -125,7 +132,7 @@ pub(crate) struct Opened {
     header: Header,
     survey: Survey,
     memory: Memory,
-    options: OpenOptions,
+    unaligned: Unaligned,
     /// One slot for each misaligned tensor, in the order of `misaligned`.
     copies: Vec<Mutex<Weak<Keeper>>>,
     misaligned: Vec<u32>,
@@ -194,7 +201,7 @@ impl Memory {
 
     fn read(file: &OsFile, len: usize) -> Result<Memory> {
         let mut map = MmapMut::map_anon(len).map_err(|error| Error::io("read: memory", &error))?;
-        file.read_exact_at(&mut map, 0).map_err(|error| Error::io("read", &error))?;
+        file.read_exact_at(&mut map, 0).map_err(|error| source::read_error(&error))?;
         Ok(Memory::Read(base_of(&mut map), map))
     }
 
@@ -283,26 +290,31 @@ impl File {
     /// Tensors are numbered in the order of their data in the file.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<File> {
         let open = || {
-            let (file, found) = source::open_regular(path)?;
-            let file_size = found.len();
-            let header = source::read_header(&file, file_size)?;
-            header.require_known_dtypes()?;
-            let survey = header.survey(file_size - header.data_start())?;
-            if let Some(error) = survey.nonconforming.clone().filter(|_| options.strict) {
-                return Err(error);
+            let (mut file, mut found) = source::open_regular(path)?;
+            let mut path = path.to_owned();
+            let (mut header, mut survey) = checked(&file, &found, options.strict)?;
+            if options.unaligned == Unaligned::Overlay {
+                let Some(folder) = &options.overlay_dir else {
+                    return Err(Error::new(Status::InvalidArgument, "an overlay needs a folder to be in"));
+                };
+                if survey.misaligned_tensors > 0 {
+                    (path, file, found) = overlay::twin_of(&path, &found, &header, folder)?;
+                    (header, survey) = checked(&file, &found, options.strict)?;
+                }
             }
+            let file_size = found.len();
             let memory = Memory::of(&file, file_size, options.map)?;
             let misaligned: Vec<u32> =
                 (0..).zip(header.iter()).filter(|(_, tensor)| header.is_misaligned(tensor)).map(|(n, _)| n).collect();
             Ok(Opened {
-                path: path.to_owned(),
+                path,
                 copies: misaligned.iter().map(|_| Mutex::default()).collect(),
                 handed_out: header.iter().map(|_| AtomicBool::new(false)).collect(),
                 misaligned,
                 header,
                 survey,
                 memory,
-                options: *options,
+                unaligned: options.unaligned,
                 mapped: Counter::default(),
                 copied: Counter::default(),
             })
@@ -312,6 +324,11 @@ impl File {
 
     fn opened(&self) -> &Opened {
         self.0.opened()
+    }
+
+    /// The file that is mapped: the one that was opened, or its twin (see [`Unaligned::Overlay`]).
+    pub fn path(&self) -> &Path {
+        &self.opened().path
     }
 
     /// The parsed header.
@@ -381,7 +398,7 @@ impl File {
     pub fn map_at(&self, index: usize) -> Result<View> {
         let opened = self.opened();
         let tensor = self.get(index)?;
-        let slot = match opened.options.unaligned {
+        let slot = match opened.unaligned {
             Unaligned::Borrow => None,
             _ => opened.misaligned.binary_search(&(index as u32)).ok(),
         };
@@ -390,7 +407,7 @@ impl File {
                 opened.hand_out(index, &opened.mapped, tensor.nbytes());
                 self.0.clone()
             }
-            Some(_) if opened.options.unaligned == Unaligned::Error => {
+            Some(_) if opened.unaligned == Unaligned::Error => {
                 let offset = opened.header.data_start() + tensor.begin;
                 let width = tensor.dtype.map_or(1, Dtype::width);
                 let message = format!(
@@ -418,6 +435,17 @@ impl File {
         *slot = Arc::downgrade(&copy);
         opened.hand_out(index, &opened.copied, len as u64);
         Ok(copy)
+    }
+}
+
+/// The header of a file, with every offset checked.
+fn checked(file: &OsFile, found: &Metadata, strict: bool) -> Result<(Header, Survey)> {
+    let header = source::read_header(file, found.len())?;
+    header.require_known_dtypes()?;
+    let survey = header.survey(found.len() - header.data_start())?;
+    match survey.nonconforming.clone().filter(|_| strict) {
+        Some(error) => Err(error),
+        None => Ok((header, survey)),
     }
 }
 

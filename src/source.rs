@@ -1,8 +1,12 @@
 //! Opens a file to be read and takes its header, without touching the data.
 
 use std::fs::{File, FileType, Metadata};
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::retry_on_intr;
 
 use crate::error::{Error, Result, Status};
 use crate::header::{self, Header, PREFIX_LEN};
@@ -44,13 +48,29 @@ pub(crate) fn require_regular(kind: FileType) -> Result<()> {
 pub(crate) fn read_header(file: &File, file_len: u64) -> Result<Header> {
     let mut prefix = [0; PREFIX_LEN as usize];
     let prefix = &mut prefix[..file_len.min(PREFIX_LEN) as usize];
-    file.read_exact_at(prefix, 0).map_err(|error| Error::io("read", &error))?;
+    file.read_exact_at(prefix, 0).map_err(|error| read_error(&error))?;
     let json_len = header::read_prefix(prefix, file_len)? as usize;
     let mut json = Vec::new();
     if json.try_reserve_exact(json_len).is_err() {
-        return Err(Error::io("read", &std::io::Error::from_raw_os_error(libc::ENOMEM)));
+        return Err(Error::io("read", &io::Error::from_raw_os_error(libc::ENOMEM)));
     }
-    json.resize(json_len, 0);
-    file.read_exact_at(&mut json, PREFIX_LEN).map_err(|error| Error::io("read", &error))?;
+    while json.len() < json_len {
+        // Into the spare capacity, which need not be filled with zeros first.
+        let offset = PREFIX_LEN + json.len() as u64;
+        let read = retry_on_intr(|| rustix::io::pread(file, spare_capacity(&mut json), offset));
+        match read {
+            Ok(0) => return Err(read_error(&io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => json.truncate(json_len),
+            Err(error) => return Err(Error::io("read", &error.into())),
+        }
+    }
     Header::parse(&json)
+}
+
+/// A failed read. One that meets the end of the file where there were bytes before is somebody else's doing.
+pub(crate) fn read_error(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Error::new(Status::Changed, "the file became shorter while it was read"),
+        _ => Error::io("read", error),
+    }
 }

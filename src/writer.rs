@@ -16,7 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::layout::{LayoutOptions, Plan, TensorSpec};
 
-pub(crate) use draft::Draft;
+pub(crate) use draft::{Draft, directory_of, free_space_in};
 
 /// Whether a write waits until the file is on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub fn write_aligned(
     let write = || {
         let specs: Vec<TensorSpec> = tensors.iter().map(Tensor::spec).collect();
         let plan = Plan::new(&specs, metadata, &options.layout)?;
-        let draft = Draft::beside(path, options.durability)?;
+        let draft = Draft::like(path, options.durability, None)?;
         draft.reserve(plan.file_size())?;
         let pieces = plan.placements().iter().flat_map(|placement| {
             zeros(placement.padding_before).chain(std::iter::once(tensors[placement.input_index].data))
@@ -204,7 +204,7 @@ impl Writer {
     ) -> Result<Writer> {
         let open = || {
             let plan = Plan::new(tensors, metadata, &options.layout)?;
-            let draft = Draft::beside(path, options.durability)?;
+            let draft = Draft::like(path, options.durability, None)?;
             draft.reserve(plan.file_size())?;
             draft.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
             let mut positions = vec![0; tensors.len()];

@@ -35,13 +35,31 @@ fn rust_structs() -> BTreeMap<String, i64> {
         sa_write_options { struct_size, alignment, layout, durability, progress, progress_context }
         sa_write_report { struct_size, file_size, data_start, padding, tensors, tensors_moved }
         sa_placement { input_index, offset, nbytes, padding_before }
-        sa_open_options { struct_size, map_mode, unaligned, strict, reserved }
+        sa_open_options { struct_size, map_mode, unaligned, strict, reserved, overlay_dir }
         sa_stats {
             struct_size, file_size, tensors, misaligned_tensors, misaligned_bytes, tensors_mapped, bytes_mapped,
             tensors_copied, bytes_copied, gaps, gap_bytes, trailing_bytes, header_padding, is_mapped,
         }
         sa_tensor_info { name, name_len, dtype, is_misaligned, rank, shape, offset, nbytes }
         sa_view { data, nbytes, dtype, origin, rank, shape, owner }
+        sa_scan_options { struct_size, alignment }
+        sa_scan_report {
+            struct_size, file_size, header_len, data_start, tensors, tensor_bytes, misaligned_tensors, misaligned_bytes,
+            tensors_below_alignment, gaps, gap_bytes, trailing_bytes, unknown_dtype_tensors, dtypes, header_padding,
+            conforms, nonconforming, nonconforming_reason,
+        }
+        sa_scan_dtype {
+            struct_size, name, name_len, tensors, bytes, misaligned_tensors, misaligned_bytes, dtype, reserved,
+        }
+        sa_repair_options {
+            struct_size, alignment, layout, durability, compare, drop_trailing, force, dry_run, progress,
+            progress_context,
+        }
+        sa_repair_report {
+            struct_size, action, reserved, tensors, tensors_moved, misaligned_tensors, misaligned_bytes, source_size,
+            source_gap_bytes, source_trailing_bytes, file_size, data_start, padding, bytes_compared,
+        }
+        sa_overlay_report { struct_size, written, bytes_written, kept, bytes_kept, linked, removed, warnings }
     }
 }
 
@@ -61,12 +79,13 @@ fn rust_constants() -> BTreeMap<String, i64> {
         sa_layout { SA_LAYOUT_COMPACT, SA_LAYOUT_PADDED }
         sa_durability { SA_DURABLE, SA_NOT_DURABLE }
         sa_map_mode { SA_MAP_SHARED, SA_MAP_COPY_ON_WRITE }
-        sa_unaligned { SA_UNALIGNED_COPY, SA_UNALIGNED_ERROR, SA_UNALIGNED_BORROW }
+        sa_unaligned { SA_UNALIGNED_COPY, SA_UNALIGNED_ERROR, SA_UNALIGNED_BORROW, SA_UNALIGNED_OVERLAY }
         sa_header_padding {
             SA_HEADER_PADDING_NONE, SA_HEADER_PADDING_SPACES, SA_HEADER_PADDING_WHITESPACE, SA_HEADER_PADDING_NUL,
         }
         sa_origin { SA_ORIGIN_MAPPED, SA_ORIGIN_COPIED }
         sa_advice { SA_ADVICE_WILL_NEED, SA_ADVICE_DO_NOT_NEED, SA_ADVICE_RANDOM, SA_ADVICE_SEQUENTIAL }
+        sa_repair_action { SA_REPAIR_UNTOUCHED, SA_REPAIR_COPIED, SA_REPAIR_REWRITTEN }
     }
 }
 

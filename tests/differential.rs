@@ -97,3 +97,27 @@ proptest! {
         }
     }
 }
+
+/// A header of many unknown fields or many unknown dtypes costs what its length costs: with a search through those seen
+/// before for each, this would run for minutes.
+#[test]
+fn many_unknown_things_are_no_trap() {
+    let fields: String = (0..200_000).map(|number| format!("\"u{number}\":{number},")).collect();
+    let json = format!("{{\"w\":{{{fields}\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}}}");
+    assert!(survey(&common::framed(json.as_bytes(), &[0; 4])).is_ok());
+
+    let tensor = |number: u32| format!("\"t{number}\":{{\"dtype\":\"Q{number}\",\"shape\":[],\"data_offsets\":[0,0]}}");
+    let json = format!("{{{}}}", (0..200_000).map(tensor).collect::<Vec<_>>().join(","));
+    let header = Header::parse(json.as_bytes()).expect("parses");
+    assert!((0..header.len()).all(|index| header.unknown_dtype(index).is_some_and(|dtype| dtype.starts_with('Q'))));
+}
+
+/// What stands for a dtype that nobody knows stays with its tensor when the tensors are put in the order of the data.
+#[test]
+fn an_unknown_dtype_stays_with_its_tensor() {
+    let json =
+        br#"{"b":{"dtype":"Q2","shape":[],"data_offsets":[4,8]},"a":{"dtype":"Q1","shape":[],"data_offsets":[0,4]}}"#;
+    let header = Header::parse(json).expect("parses");
+    let found: Vec<_> = (0..2).map(|at| (header.get(at).map(|tensor| tensor.name), header.unknown_dtype(at))).collect();
+    assert_eq!(found, [(Some("a"), Some("Q1")), (Some("b"), Some("Q2"))]);
+}

@@ -38,6 +38,11 @@ pub enum sa_unaligned {
     SA_UNALIGNED_ERROR = 1,
     /// The misaligned bytes of the mapping.
     SA_UNALIGNED_BORROW = 2,
+    /// Decided for the whole file when it is opened: where a tensor is misaligned, an aligned twin of the file in
+    /// `overlay_dir` is mapped in its place, and written there first if it is missing or stale, which takes the disk space
+    /// of the file and the time of a copy. Its memory belongs to a file and can be evicted, unlike a copy's. The tensors
+    /// are the same, their order may differ. Two processes at once: one writes, the other waits.
+    SA_UNALIGNED_OVERLAY = 3,
 }
 
 /// What stands between the end of the JSON and the data section.
@@ -65,9 +70,13 @@ pub struct sa_open_options {
     pub strict: i32,
     /// Has to be 0.
     pub reserved: i32,
+    /// The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
+    /// missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
+    /// written; those of files that are gone are the caller's to remove.
+    pub overlay_dir: *const c_char,
 }
 
-// SAFETY: begins with its size; plain numbers.
+// SAFETY: begins with its size; numbers and a pointer.
 unsafe impl guard::SizedStruct for sa_open_options {
     const DEFAULT: Self = sa_open_options {
         struct_size: size_of::<Self>(),
@@ -75,6 +84,7 @@ unsafe impl guard::SizedStruct for sa_open_options {
         unaligned: Unaligned::Copy as i32,
         strict: 0,
         reserved: 0,
+        overlay_dir: std::ptr::null(),
     };
 }
 
@@ -184,7 +194,8 @@ pub unsafe extern "C" fn sa_stats_init(stats: *mut sa_stats) {
 /// @param options  Null for the defaults.
 /// @param file     Receives the file; free it with `sa_file_free`.
 /// @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_UNSUPPORTED`,
-///         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`.
+///         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`; with `SA_UNALIGNED_OVERLAY` also what
+///         `sa_repair_file` returns when the twin cannot be written.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -204,16 +215,20 @@ pub unsafe extern "C" fn sa_file_open(
             if options.reserved != 0 {
                 return Err(guard::invalid("`options.reserved` is not 0"));
             }
-            let options = OpenOptions {
+            let mut open_options = OpenOptions {
                 map: choice(options.map_mode, &[MapMode::Shared, MapMode::CopyOnWrite], "options.map_mode")?,
                 unaligned: choice(
                     options.unaligned,
-                    &[Unaligned::Copy, Unaligned::Error, Unaligned::Borrow],
+                    &[Unaligned::Copy, Unaligned::Error, Unaligned::Borrow, Unaligned::Overlay],
                     "options.unaligned",
                 )?,
+                overlay_dir: None,
                 strict: options.strict != 0,
             };
-            let file = File::open(path, &options)?;
+            if open_options.unaligned == Unaligned::Overlay {
+                open_options.overlay_dir = Some(guard::path(options.overlay_dir, "options.overlay_dir")?.to_owned());
+            }
+            let file = File::open(path, &open_options)?;
             out.set(Box::into_raw(Box::new(sa_file(file))));
             Ok(())
         })
@@ -418,7 +433,7 @@ pub unsafe extern "C" fn sa_file_stats(file: *const sa_file, stats: *mut sa_stat
     }
 }
 
-fn padding(padding: HeaderPadding) -> sa_header_padding {
+pub(super) fn padding(padding: HeaderPadding) -> sa_header_padding {
     match padding {
         HeaderPadding::None => sa_header_padding::SA_HEADER_PADDING_NONE,
         HeaderPadding::Spaces => sa_header_padding::SA_HEADER_PADDING_SPACES,

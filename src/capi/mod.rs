@@ -7,7 +7,10 @@
 mod file;
 mod guard;
 mod info;
+mod overlay;
 mod plan;
+mod repair;
+mod scan;
 mod types;
 mod view;
 mod write;
@@ -15,7 +18,10 @@ mod writer;
 
 pub use file::*;
 pub use info::*;
+pub use overlay::*;
 pub use plan::*;
+pub use repair::*;
+pub use scan::*;
 pub use types::*;
 pub use view::*;
 pub use write::*;

@@ -174,11 +174,11 @@ fn about(name: &str, error: &Error) -> Error {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sa_metadata {
-    /// UTF-8, without a NUL byte when written, unlike every other key of the file.
+    /// UTF-8, unlike every other key of the file.
     pub key: *const c_char,
     /// UTF-8.
     pub value: *const c_char,
-    /// Bytes of the key, or 0 if it ends with a NUL. As read: its bytes, and a NUL behind them.
+    /// Bytes of the key, or 0 if it ends with its first NUL. As read: its bytes, and a NUL behind them.
     pub key_len: usize,
     /// The same for the value.
     pub value_len: usize,

@@ -85,13 +85,25 @@ impl sa_write_options {
     /// # Safety
     /// `progress`, if set, may be called with the context.
     pub(super) unsafe fn progress(&self) -> Option<impl FnMut(u64, u64) -> ControlFlow<()> + use<>> {
-        let (progress, context) = (self.progress?, self.progress_context);
-        Some(move |done, total| {
-            // SAFETY: as the caller says.
-            let stop = unsafe { progress(context, done, total) } != 0;
-            if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
+        // SAFETY: as the caller says.
+        unsafe { progress(self.progress, self.progress_context) }
     }
+}
+
+/// A callback of the caller's as the library calls it.
+///
+/// # Safety
+/// `progress`, if set, may be called with the context.
+pub(super) unsafe fn progress(
+    progress: sa_progress,
+    context: *mut c_void,
+) -> Option<impl FnMut(u64, u64) -> ControlFlow<()>> {
+    let progress = progress?;
+    Some(move |done, total| {
+        // SAFETY: as the caller says.
+        let stop = unsafe { progress(context, done, total) } != 0;
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }
 
 /// What was written. Set `struct_size`, or call `sa_write_report_init`, before the call that fills it.

@@ -12,9 +12,9 @@ use super::{Header, HeaderPadding, METADATA_KEY, Record, Text, Texts};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Reason, Result};
 
-/// Containers that may be open at once inside an unknown field. serde_json, and so the reference, allows 127 in all, two
-/// of which are the header and the tensor's own object; one less, so that the error is ours and says where.
-const MAX_NESTING: usize = 124;
+/// Containers that may be open at once inside an unknown field: serde_json, and so the reference, allows 127 in all, two
+/// of which are the header and the tensor's own object.
+const MAX_NESTING: usize = 125;
 
 /// Parses a JSON object that has nothing after it but white space.
 pub(super) fn object(text: &str) -> Result<Parser> {
@@ -38,6 +38,8 @@ pub(super) struct Parser {
     unknown_dtypes: Vec<(u32, Text)>,
     has_metadata: bool,
     place: Place,
+    /// Containers that are open inside an unknown field.
+    nesting: usize,
     failure: Option<Error>,
 }
 
@@ -65,6 +67,11 @@ impl Parser {
     fn explain(mut self, error: &serde_json::Error) -> Error {
         if let Some(failure) = self.failure.take() {
             return failure;
+        }
+        // serde_json's own limit; its error has no kind to tell it by.
+        if self.nesting == MAX_NESTING {
+            let message = format!("tensor {}: an unknown field is nested too deeply: {error}", self.current());
+            return Error::format(Reason::BadTensorInfo, message);
         }
         if !error.is_data() {
             return Error::format(Reason::HeaderNotJson, format!("the header is not JSON: {error}"));
@@ -129,6 +136,7 @@ impl Parser {
             for (number, _) in &mut self.unknown_dtypes {
                 *number = moved[*number as usize];
             }
+            self.unknown_dtypes.sort_unstable_by_key(|&(number, _)| number);
         }
     }
 }
@@ -181,11 +189,16 @@ impl<'de> de::DeserializeSeed<'de> for KeySeed<'_> {
     }
 }
 
-impl Visitor<'_> for KeySeed<'_> {
+impl<'de> Visitor<'de> for KeySeed<'_> {
     type Value = Key;
 
     fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
         out.write_str("a name")
+    }
+
+    /// A name without an escape, which therefore has no NUL: JSON has control characters only as escapes.
+    fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> std::result::Result<Key, E> {
+        if name == METADATA_KEY { Ok(Key::Metadata) } else { Ok(Key::Tensor(self.0.texts.push(name))) }
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Key, E> {
@@ -285,7 +298,7 @@ impl<'de> Visitor<'de> for InfoVisitor<'_> {
         let mut dtype: Option<Option<Dtype>> = None;
         let mut shape: Option<Range<u32>> = None;
         let mut offsets: Option<(u64, u64)> = None;
-        let mut others: Vec<String> = Vec::new();
+        let mut others = hashbrown::HashSet::new();
         while let Some(field) = map.next_key_seed(FieldSeed)? {
             let twice = match field {
                 Field::Dtype => dtype.replace(map.next_value_seed(DtypeSeed(parser))?).is_some(),
@@ -298,10 +311,8 @@ impl<'de> Visitor<'de> for InfoVisitor<'_> {
                 }
                 Field::Offsets => offsets.replace(map.next_value_seed(OffsetsSeed)?).is_some(),
                 Field::Other(name) => {
-                    map.next_value_seed(SkipSeed { parser, depth: 0 })?;
-                    let twice = others.contains(&name);
-                    others.push(name);
-                    twice
+                    map.next_value_seed(SkipSeed(parser))?;
+                    !others.insert(name)
                 }
             };
             if twice {
@@ -436,21 +447,7 @@ impl<'de> Visitor<'de> for OffsetsSeed {
 
 /// Passes over the value of an unknown field with the checks of the reference: its nesting is limited, and its strings
 /// and numbers are valid. (serde's `IgnoredAny` is laxer: it has no limit.)
-struct SkipSeed<'p> {
-    parser: &'p mut Parser,
-    depth: usize,
-}
-
-impl SkipSeed<'_> {
-    fn descend<E: de::Error>(&mut self) -> std::result::Result<(), E> {
-        self.depth += 1;
-        if self.depth > MAX_NESTING {
-            let message = format!("tensor {}: an unknown field is nested too deeply", self.parser.current());
-            return Err(self.parser.fail(Reason::BadTensorInfo, message));
-        }
-        Ok(())
-    }
-}
+struct SkipSeed<'p>(&'p mut Parser);
 
 impl<'de> de::DeserializeSeed<'de> for SkipSeed<'_> {
     type Value = ();
@@ -490,24 +487,24 @@ impl<'de> Visitor<'de> for SkipSeed<'_> {
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> std::result::Result<(), A::Error> {
-        self.descend()?;
-        let depth = self.depth;
-        while seq.next_element_seed(SkipSeed { parser: self.parser, depth })?.is_some() {}
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
+        self.0.nesting += 1;
+        while seq.next_element_seed(SkipSeed(self.0))?.is_some() {}
+        self.0.nesting -= 1;
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> std::result::Result<(), A::Error> {
-        self.descend()?;
-        let depth = self.depth;
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
+        self.0.nesting += 1;
         let mut seen = hashbrown::HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if !seen.insert(key) {
-                let message = format!("tensor {}: a key stands twice in an unknown field", self.parser.current());
-                return Err(self.parser.fail(Reason::DuplicateKey, message));
+                let message = format!("tensor {}: a key stands twice in an unknown field", self.0.current());
+                return Err(self.0.fail(Reason::DuplicateKey, message));
             }
-            map.next_value_seed(SkipSeed { parser: self.parser, depth })?;
+            map.next_value_seed(SkipSeed(self.0))?;
         }
+        self.0.nesting -= 1;
         Ok(())
     }
 }

@@ -26,30 +26,26 @@ pub(crate) struct Draft {
     file: File,
     name: Option<TempPath>,
     target: PathBuf,
-    /// The regular file that stood at the target: its mode and, where permitted, its owner are kept.
-    replaced: Option<Metadata>,
+    /// Whose mode and, where permitted, owner it gets, should no regular file stand at the target when it is published.
+    model: Option<Metadata>,
     durability: Durability,
 }
 
 impl Draft {
     /// Begins a file that is to stand at `target`, where a regular file, a symbolic link (which is replaced, not
     /// followed) or nothing may be.
-    pub(crate) fn beside(target: &Path, durability: Durability) -> Result<Draft> {
+    ///
+    /// Where no regular file stands at the target, the new one takes mode and owner of `model`.
+    pub(crate) fn like(target: &Path, durability: Durability, model: Option<&Metadata>) -> Result<Draft> {
         if target.file_name().is_none() || target.as_os_str().as_bytes().ends_with(b"/") {
             return Err(Error::new(Status::InvalidArgument, "the path does not end in a file name"));
         }
-        let replaced = match fs::symlink_metadata(target) {
-            Ok(found) if found.is_symlink() => None,
-            Ok(found) => {
-                require_regular(found.file_type())?;
-                Some(found)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io("stat", &error)),
-        };
+        let model = replaceable(target)?.or_else(|| model.cloned());
         // Never wider than what it replaces, also while it is written.
-        let mode = replaced.as_ref().map_or(NEW_FILE_MODE, |found| found.mode() & NEW_FILE_MODE);
-        let directory = directory_of(target);
+        let mode = model.as_ref().map_or(NEW_FILE_MODE, |found| found.mode() & NEW_FILE_MODE);
+        // The current directory may be another one by the time that it is published.
+        let target = std::path::absolute(target).map_err(|error| Error::io("current directory", &error))?;
+        let directory = directory_of(&target);
         let (file, name) = match unnamed(directory, mode) {
             Some(file) => (file, None),
             None => {
@@ -61,7 +57,7 @@ impl Draft {
                 (file, Some(name))
             }
         };
-        Ok(Draft { file, name, target: target.to_owned(), replaced, durability })
+        Ok(Draft { file, name, target, model, durability })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -70,47 +66,55 @@ impl Draft {
 
     /// Makes the file `len` bytes long and reserves their blocks, so that a full disk shows now. The bytes are zero.
     pub(crate) fn reserve(&self, len: u64) -> Result<()> {
+        // Counted before the attempt: one that fails half-way may hold what it got until the draft is gone.
+        let free = rustix::fs::fstatvfs(&self.file).ok();
+        let no_space = |error: io::Error| {
+            let counted = free.as_ref().and_then(free_of).filter(|_| error.kind() != io::ErrorKind::FileTooLarge);
+            let free = counted.map_or_else(String::new, |free| {
+                format!(", {free} are free, {} are missing", len.saturating_sub(free))
+            });
+            Error::io(&format!("reserve: {len} bytes are needed{free}"), &error)
+        };
+        // What the system keeps for root counts here, so that root is not refused what it may have.
+        let all = free
+            .as_ref()
+            .filter(|found| found.f_blocks > 0)
+            .and_then(|found| found.f_bfree.checked_mul(found.f_frsize));
+        if all.is_some_and(|all| all < len) {
+            return Err(no_space(rustix::io::Errno::NOSPC.into()));
+        }
         match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len)) {
             Ok(()) => return Ok(()),
             // A file system that cannot reserve; and one that would rather say so by ENOSYS or EINVAL.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {
-                if self.free_space().is_some_and(|free| free < len) {
-                    return Err(self.no_space(len, rustix::io::Errno::NOSPC.into()));
-                }
-            }
-            Err(error) => return Err(self.no_space(len, error.into())),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(no_space(error.into())),
         }
         self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
     }
 
-    fn no_space(&self, len: u64, error: io::Error) -> Error {
-        let free = match self.free_space() {
-            Some(free) => format!(", {free} are free, {} are missing", len.saturating_sub(free)),
-            None => String::new(),
-        };
-        Error::io(&format!("reserve: {len} bytes are needed{free}"), &error)
-    }
-
-    fn free_space(&self) -> Option<u64> {
-        let found = rustix::fs::fstatvfs(&self.file).ok()?;
-        found.f_bavail.checked_mul(found.f_frsize)
-    }
-
     /// Puts the draft in the target's place. Until the rename the target is untouched; after it, it is the new file.
     pub(crate) fn publish(self) -> Result<()> {
-        let Draft { file, name, target, replaced, durability } = self;
-        if let Some(replaced) = replaced {
-            keep_owner_and_mode(&file, &replaced)?;
+        let Draft { file, name, target, model, durability } = self;
+        // Looked at again: what stands there may have changed since.
+        if let Some(model) = replaceable(&target)?.or(model) {
+            keep_owner_and_mode(&file, &model)?;
         }
         if durability == Durability::Durable {
             file.sync_all().map_err(|error| Error::io("sync", &error))?;
         }
         let directory = directory_of(&target);
         let name = match name {
-            Some(name) => name,
-            None => link(&file, directory)?,
+            Some(name) => Some(name),
+            // Where nothing stands the draft gets its name at once; a link cannot replace.
+            None if link(&file, &target).is_ok() => None,
+            None => {
+                let linked = temp_names().make_in(directory, |path| link(&file, path));
+                Some(linked.map_err(|error| Error::io("link", &error))?.into_temp_path())
+            }
         };
-        name.persist(&target).map_err(|error| Error::io("rename", &error.error))?;
+        if let Some(name) = name {
+            name.persist(&target).map_err(|error| Error::io("rename", &error.error))?;
+        }
         if durability == Durability::Durable {
             sync_directory(directory)?;
         }
@@ -118,7 +122,20 @@ impl Draft {
     }
 }
 
-fn directory_of(target: &Path) -> &Path {
+/// Bytes that this process can still take in that folder's file system, where it says so.
+pub(crate) fn free_space_in(directory: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(directory).ok()?;
+    let all = found.f_bfree.checked_mul(found.f_frsize);
+    // What the system keeps for root is root's to take.
+    free_of(&found).and_then(|free| if rustix::process::geteuid().is_root() { all } else { Some(free) })
+}
+
+/// A file system without a size (ramfs, some that are mounted over a network) does not count its free space either.
+fn free_of(found: &rustix::fs::StatVfs) -> Option<u64> {
+    if found.f_blocks == 0 { None } else { found.f_bavail.checked_mul(found.f_frsize) }
+}
+
+pub(crate) fn directory_of(target: &Path) -> &Path {
     match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -148,13 +165,20 @@ fn unnamed(_directory: &Path, _mode: u32) -> Option<File> {
     None
 }
 
-/// Gives an unnamed file a temporary name, from where it can be renamed over a target (a link cannot replace a file).
-fn link(file: &File, directory: &Path) -> Result<TempPath> {
+/// Gives an unnamed file a name that nothing has.
+fn link(file: &File, path: &Path) -> io::Result<()> {
     let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let linked = temp_names().make_in(directory, |path| {
-        rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
-    });
-    Ok(linked.map_err(|error| Error::io("link", &error))?.into_temp_path())
+    Ok(rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// The regular file at a path, which a draft may replace as it may a symbolic link, or nothing; all else is an error.
+fn replaceable(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Ok(None),
+        Ok(found) => require_regular(found.file_type()).map(|()| Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("stat", &error)),
+    }
 }
 
 /// The owner first, since changing it clears the set-id bits. Giving a file away takes a privilege: without it the

@@ -1,0 +1,216 @@
+//! `safealign scan`, `inspect`, and what all commands have in common.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{aligned, cases, command, folder, misaligned, run, write};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+#[test]
+fn a_sharded_bundle_is_read_with_its_index() {
+    let ran = run(&cases(), &["scan", "--json", "dir_shards"]);
+    assert_eq!(ran.status, Some(0));
+    let files = ran.kind("file");
+    let row = |value: &serde_json::Value| {
+        let name = Path::new(value["path"].as_str().expect("a path")).file_name().expect("a name").to_owned();
+        (name.to_string_lossy().into_owned(), value["misaligned_tensors"].as_u64(), value["misaligned_bytes"].as_u64())
+    };
+    // The dearest first; the AppleDouble twin and the incomplete download are not there.
+    assert_eq!(
+        files.iter().map(row).collect::<Vec<_>>(),
+        [
+            ("extra.safetensors".to_owned(), Some(2), Some(22)),
+            ("model-00002-of-00003.safetensors".to_owned(), Some(2), Some(22)),
+            ("model-00001-of-00003.safetensors".to_owned(), Some(0), Some(0)),
+        ]
+    );
+    let warnings: Vec<String> =
+        ran.kind("warning").iter().map(|value| format!("{} {}", value["path"], value["message"])).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("`model-00003-of-00003.safetensors` is missing"));
+    assert!(warnings[1].contains("extra.safetensors") && warnings[1].contains("not in the index"));
+    let total = &ran.kind("total")[0];
+    assert_eq!((&total["bundles"], &total["affected_bundles"], &total["errors"]), (&1.into(), &1.into(), &0.into()));
+    assert_eq!((&total["misaligned_bytes"], &total["files"]), (&44.into(), &3.into()));
+}
+
+#[test]
+fn the_table_and_the_exit_status_say_what_was_found() {
+    let root = folder();
+    write(&root.path().join("good/x.safetensors"), &aligned());
+    for index in 0..2 {
+        write(&root.path().join(format!("bad{index}/x.safetensors")), &misaligned(1000 * (index + 1)));
+    }
+    let ran = run(root.path(), &["scan", "."]);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(lines[1].contains("bad1") && lines[2].contains("bad0"), "{}", ran.out);
+    let bytes = lines[4].strip_prefix("2 of 3 bundles affected, ").expect("the total");
+    assert!(bytes.ends_with(" kB would be copied"), "{}", ran.out);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    assert_eq!(run(root.path(), &["scan", "--check", "."]).status, Some(1));
+    assert_eq!(run(root.path(), &["scan", "--check", "good"]).status, Some(0));
+    // An alignment that is asked for is a matter of its own.
+    let ran = run(root.path(), &["scan", "--check", "--alignment", "4096", "good"]);
+    assert!(ran.out.contains("BELOW 4096") && ran.out.contains("0 of 1 bundle affected"), "{}", ran.out);
+    assert_eq!(ran.status, Some(0));
+    assert_eq!(run(root.path(), &["scan", "--alignment", "12", "good"]).status, Some(2));
+}
+
+#[test]
+fn a_cache_of_downloads_is_searched_once_and_survived() {
+    let root = folder();
+    let cache = root.path().join("models--a--b");
+    write(&cache.join("blobs/1"), &misaligned(100));
+    write(&cache.join("blobs/2"), &aligned());
+    for revision in ["r1", "r2"] {
+        let snapshot = cache.join("snapshots").join(revision);
+        fs::create_dir_all(&snapshot).expect("creates");
+        symlink("../../blobs/1", snapshot.join("model-1.safetensors")).expect("links");
+        symlink("../../blobs/2", snapshot.join("model-2.safetensors")).expect("links");
+    }
+    let snapshot = cache.join("snapshots/r1");
+    symlink("../../blobs/3", snapshot.join("dangling.safetensors")).expect("links");
+    symlink("loop.safetensors", snapshot.join("loop.safetensors")).expect("links");
+    symlink("../..", snapshot.join("up")).expect("links");
+    fs::hard_link(cache.join("blobs/1"), cache.join("hard.safetensors")).expect("links");
+    write(&snapshot.join("x.safetensors/inner.safetensors"), &misaligned(10));
+    mknodat(CWD, snapshot.join("fifo.safetensors"), FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
+    write(&snapshot.join("._twin.safetensors"), b"x");
+    write(&snapshot.join("more.safetensors.incomplete"), b"x");
+    let ran = run(root.path(), &["scan", "--json", "."]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(ran.kind("file").len(), 3, "{}", ran.out);
+    let warnings: Vec<String> = ran.kind("warning").iter().map(|value| value["path"].to_string()).collect();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    for name in ["dangling", "loop", "fifo"] {
+        assert!(warnings.iter().any(|path| path.contains(name)), "{name}: {warnings:?}");
+    }
+    // A FIFO that is named outright is an error, and does not hang.
+    assert_eq!(run(&snapshot, &["scan", "fifo.safetensors"]).status, Some(2));
+}
+
+#[test]
+fn a_broken_file_is_one_line_and_does_not_stop_the_rest() {
+    let root = folder();
+    write(&root.path().join("a\n\x1b[31m.safetensors"), b"<!DOCTYPE html>");
+    write(&root.path().join("b.safetensors"), &misaligned(100));
+    fs::set_permissions(root.path().join("b.safetensors"), Permissions::from_mode(0o444)).expect("chmod");
+    let ran = run(root.path(), &["scan", ".", "missing"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.out.contains("1 of 1 bundle affected"), "{}", ran.out);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ran.err);
+    assert!(lines[0].starts_with("safealign: error: missing: no such file"), "{}", ran.err);
+    assert!(lines[1].contains("HTML page") && !ran.err.contains('\x1b'), "{}", ran.err);
+    let ran = run(root.path(), &["scan", "--json", "."]);
+    assert_eq!(ran.kind("error")[0]["status"], "SA_ERR_TOO_LARGE");
+    assert_eq!(ran.kind("error")[0]["reason"], "HEADER_TOO_LARGE");
+}
+
+#[test]
+fn every_case_is_scanned_or_reported() {
+    let ran = run(&cases(), &["scan", "--json", "."]);
+    let text = fs::read(cases().join("manifest.json")).expect("the manifest");
+    let manifest: Vec<serde_json::Value> = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(ran.status, Some(2));
+    for case in manifest.iter().filter(|case| case["scan"] != "skip" && case["name"] != "dtype_unknown") {
+        let file = format!("./{}", case["file"].as_str().expect("a file"));
+        let kind = if case["open"] == "SA_OK" { "file" } else { "error" };
+        let found = ran.json().into_iter().find(|value| value["path"] == file.as_str()).expect("is there");
+        // An unknown dtype is no reason to stop, but its file may be cut short as well.
+        if case["name"] != "dtype_unknown_oob" && kind == "error" {
+            assert_eq!(found["status"], case["open"], "{file}");
+        }
+        assert_eq!(found["kind"], kind, "{file}");
+        if case["copy_bytes"].is_u64() && kind == "file" {
+            assert_eq!(found["misaligned_bytes"], case["copy_bytes"], "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_who_leaves_early_is_no_error() {
+    let root = folder();
+    for index in 0..2000 {
+        write(&root.path().join(format!("{index}.safetensors")), &misaligned(8));
+    }
+    let mut child = command()
+        .args(["scan", "--json", "."])
+        .current_dir(root.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut first = [0; 1];
+    child.stdout.take().expect("a pipe").read_exact(&mut first).expect("reads");
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn inspect_lists_draws_and_writes_a_picture() {
+    let root = folder();
+    let path = root.path().join("x.safetensors");
+    write(&path, &misaligned(1000));
+    let ran = run(root.path(), &["inspect", "x.safetensors"]);
+    assert_eq!(ran.status, Some(0));
+    assert!(ran.out.lines().any(|line| line.starts_with("! ") && line.contains("F32")), "{}", ran.out);
+    let ran = run(root.path(), &["inspect", "--json", "x.safetensors"]);
+    let tensors = ran.kind("tensor");
+    assert_eq!(tensors.iter().map(|tensor| tensor["name"].as_str()).collect::<Vec<_>>(), ["a", "odd", "b"].map(Some));
+    let misaligned = tensors.iter().filter(|tensor| tensor["misaligned"] == true).count() as u64;
+    assert_eq!(ran.kind("file")[0]["misaligned_tensors"], misaligned);
+    assert!(misaligned > 0);
+    let ran = run(root.path(), &["inspect", "--map", "--svg", "out.svg", "x.safetensors"]);
+    assert!(ran.out.contains("xxxx") && ran.out.contains("misaligned: copied by a loader"), "{}", ran.out);
+    let svg = fs::read_to_string(root.path().join("out.svg")).expect("is written");
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+    // The control: mended, nothing is marked.
+    assert_eq!(run(root.path(), &["repair", "--in-place", "x.safetensors"]).status, Some(0));
+    let ran = run(root.path(), &["inspect", "--map", "x.safetensors"]);
+    assert!(!ran.out.contains("xx") && ran.out.contains("0 of 3 misaligned"), "{}", ran.out);
+    let ran = run(&cases(), &["inspect", "trunc_tail.safetensors"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.err.contains("trunc_tail.safetensors: tensor `w`"), "{}", ran.err);
+}
+
+#[test]
+fn completions_and_manual_pages_are_there() {
+    let here = folder();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = run(here.path(), &["completions", shell]);
+        assert!(ran.status == Some(0) && ran.out.contains("overlay"), "{shell}");
+    }
+    for (args, expected) in
+        [(&["man"][..], "safealign\\-repair"), (&["man", "repair"], "in\\-place"), (&["--help"], "Exit status")]
+    {
+        let ran = run(here.path(), args);
+        assert!(ran.status == Some(0) && ran.out.contains(expected), "{args:?}: {}", ran.out);
+    }
+    assert_eq!(run(here.path(), &["man", "nothing"]).status, Some(2));
+    assert_eq!(run(here.path(), &["nothing"]).status, Some(2));
+}
+
+/// On a terminal, which `script` makes where it is installed.
+#[test]
+fn colours_are_for_terminals_and_can_be_turned_off() {
+    let scan = |variable: &str| {
+        let program = format!("{} scan dir_shards", env!("CARGO_BIN_EXE_safealign"));
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &program, "/dev/null"]).current_dir(cases());
+        script.env_remove("NO_COLOR").env("TERM", "xterm").env(variable, "1").stdin(Stdio::null()).output()
+    };
+    let Ok(output) = scan("SAFEALIGN_NOTHING") else {
+        eprintln!("skipped: there is no `script` to make a terminal");
+        return;
+    };
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\x1b[31m"), "{output:?}");
+    let output = scan("NO_COLOR").expect("runs");
+    assert!(!output.stdout.contains(&0x1b), "{output:?}");
+    assert!(!run(&cases(), &["scan", "dir_shards"]).out.contains('\x1b'));
+}

@@ -1,0 +1,335 @@
+//! Moves ranges of bytes from file to file and compares them afterwards, in bounded memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::cache::PageCache;
+use crate::error::{Error, Name, Result, Status};
+use crate::header::Header;
+use crate::layout::Plan;
+use crate::source;
+use crate::writer::{Progress, report};
+
+/// Bytes between two reports of progress, and that are given up at once.
+const WINDOW: u64 = 16 << 20;
+/// Bytes that are copied and then compared while the processor's cache still has them.
+const STEP: u64 = BUFFER as u64;
+/// What a buffer holds. The copy uses one, the compare two.
+const BUFFER: usize = 256 << 10;
+/// From here on a call of its own costs less than passing through the buffer.
+const SMALL: u64 = 64 << 10;
+
+/// Bytes that go from one place to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub from: u64,
+    pub to: u64,
+    pub len: u64,
+}
+
+/// The runs of a plan in the order of the new file, neighbours on both sides made one. `source` is the header that the
+/// plan was made of, in its order.
+pub(super) fn planned(plan: &Plan, source: &Header) -> Vec<Run> {
+    let runs = plan.placements().iter().filter_map(|placement| {
+        let tensor = source.get(placement.input_index)?;
+        Some(Run { from: source.data_start() + tensor.begin, to: placement.offset, len: placement.nbytes })
+    });
+    merged(runs)
+}
+
+/// The same, as a reader of the two files sees it: tensors are paired by name, and places are those that the written
+/// header says. That is what the bytes are compared by, so that an error in the plan does not hide itself.
+pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
+    let mut runs = Vec::with_capacity(written.len());
+    for tensor in written.iter() {
+        let twin = source.find(tensor.name).and_then(|index| source.get(index));
+        let same = twin.filter(|twin| {
+            twin.dtype == tensor.dtype && twin.shape == tensor.shape && twin.nbytes() == tensor.nbytes()
+        });
+        let Some(twin) = same else {
+            let message =
+                format!("tensor {}: the written header does not say what the source's says", Name(tensor.name));
+            return Err(Error::new(Status::Internal, message));
+        };
+        runs.push(Run {
+            from: source.data_start() + twin.begin,
+            to: written.data_start() + tensor.begin,
+            len: tensor.nbytes(),
+        });
+    }
+    if written.len() != source.len() || !written.metadata().eq(source.metadata()) {
+        return Err(Error::new(Status::Internal, "the written header has other tensors or metadata than the source's"));
+    }
+    Ok(merged(runs.into_iter()))
+}
+
+fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut out: Vec<Run> = Vec::new();
+    runs.filter(|run| run.len > 0).for_each(|run| push(&mut out, run));
+    out
+}
+
+fn push(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.from + last.len == run.from && last.to + last.len == run.to => last.len += run.len,
+        _ => runs.push(run),
+    }
+}
+
+/// Where the bytes come from and go to.
+pub(super) struct Job<'a> {
+    pub source: &'a File,
+    pub target: &'a File,
+    /// In the order of `to`.
+    pub copy: &'a [Run],
+    /// Empty where nothing is to be compared. In the order of `to`.
+    pub compare: &'a [Run],
+    /// Names the tensor at a place of the new file, for the message of a difference.
+    pub tensor_at: &'a dyn Fn(u64) -> String,
+    /// Bytes that are in place already, and bytes in all: for the progress.
+    pub done: u64,
+    pub total: u64,
+}
+
+impl Job<'_> {
+    /// Copies and compares everything.
+    pub(super) fn run(&self, cache: &mut PageCache, progress: &mut Option<Progress>) -> Result<()> {
+        let mut copier = Copier { in_kernel: true, buffer: Vec::new() };
+        let mut comparer = Comparer { ours: Vec::new(), theirs: Vec::new() };
+        let mut to_compare = Cutter::new(self.compare);
+        let mut to_copy = Cutter::new(self.copy);
+        let (mut piece, mut window) = (Vec::new(), Vec::new());
+        let mut done = self.done;
+        let mut reported = done;
+        let step = if self.compare.is_empty() { WINDOW } else { STEP };
+        while let Some(end) = to_copy.take(step, &mut piece) {
+            copier.copy(self, &piece)?;
+            while let Some(run) = to_compare.before(end) {
+                comparer.compare(self, run)?;
+            }
+            for run in &piece {
+                done += run.len;
+                push(&mut window, *run);
+            }
+            if done - reported >= WINDOW || to_copy.is_empty() {
+                cache.finished(self.target, &window)?;
+                window.clear();
+                reported = done;
+                report(progress, done.min(self.total), self.total)?;
+            }
+        }
+        // Nothing is left here unless the written header disagrees with the plan, which the compare has to see.
+        while let Some(run) = to_compare.before(u64::MAX) {
+            comparer.compare(self, run)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes runs off a list in pieces.
+struct Cutter<'a> {
+    runs: &'a [Run],
+    /// Bytes of the first run that are gone already.
+    used: u64,
+}
+
+impl<'a> Cutter<'a> {
+    fn new(runs: &'a [Run]) -> Cutter<'a> {
+        Cutter { runs, used: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    fn cut(&mut self, most: u64) -> Option<Run> {
+        let run = self.runs.first()?;
+        let len = most.min(run.len - self.used);
+        let piece = Run { from: run.from + self.used, to: run.to + self.used, len };
+        self.used += len;
+        if self.used == run.len {
+            self.runs = &self.runs[1..];
+            self.used = 0;
+        }
+        Some(piece)
+    }
+
+    /// Fills `out` with runs of at most that many bytes together; where they end, or nothing if there are none.
+    fn take(&mut self, mut room: u64, out: &mut Vec<Run>) -> Option<u64> {
+        out.clear();
+        while room > 0 {
+            let Some(run) = self.cut(room) else { break };
+            room -= run.len;
+            out.push(run);
+        }
+        out.last().map(|run| run.to + run.len)
+    }
+
+    /// The next piece that ends at or before that place of the new file.
+    fn before(&mut self, end: u64) -> Option<Run> {
+        let run = self.runs.first()?;
+        match end.checked_sub(run.to + self.used) {
+            None | Some(0) => None,
+            Some(room) => self.cut(room),
+        }
+    }
+}
+
+struct Copier {
+    in_kernel: bool,
+    buffer: Vec<u8>,
+}
+
+impl Copier {
+    /// Small runs that follow on each other in the new file go through the buffer together, since a system call for
+    /// each would cost more than the bytes.
+    fn copy(&mut self, job: &Job, runs: &[Run]) -> Result<()> {
+        let mut start = 0;
+        self.buffer.clear();
+        for run in runs {
+            let follows = run.to == start + self.buffer.len() as u64;
+            if !follows || run.len >= SMALL || self.buffer.len() + run.len as usize > BUFFER {
+                self.flush(job, start)?;
+            }
+            if run.len >= SMALL {
+                self.large(job, *run)?;
+                continue;
+            }
+            if self.buffer.is_empty() {
+                start = run.to;
+            }
+            let at = self.buffer.len();
+            self.buffer.resize(at + run.len as usize, 0);
+            read(job.source, &mut self.buffer[at..], run.from)?;
+        }
+        self.flush(job, start)
+    }
+
+    fn flush(&mut self, job: &Job, start: u64) -> Result<()> {
+        job.target.write_all_at(&self.buffer, start).map_err(|error| Error::io("write", &error))?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn large(&mut self, job: &Job, mut run: Run) -> Result<()> {
+        while run.len > 0 && self.in_kernel {
+            match in_kernel(job, run)? {
+                Some(count) => run = Run { from: run.from + count, to: run.to + count, len: run.len - count },
+                // Not between these two files: the same answer would come again.
+                None => self.in_kernel = false,
+            }
+        }
+        while run.len > 0 {
+            let count = run.len.min(BUFFER as u64);
+            self.buffer.resize(count as usize, 0);
+            read(job.source, &mut self.buffer, run.from)?;
+            self.flush(job, run.to)?;
+            run = Run { from: run.from + count, to: run.to + count, len: run.len - count };
+        }
+        Ok(())
+    }
+}
+
+/// Copies within the kernel, as far as it goes in one call; `None` where it cannot.
+#[cfg(target_os = "linux")]
+fn in_kernel(job: &Job, run: Run) -> Result<Option<u64>> {
+    use rustix::io::Errno;
+    let (mut from, mut to) = (run.from, run.to);
+    let len = usize::try_from(run.len).unwrap_or(usize::MAX);
+    let copy = || rustix::fs::copy_file_range(job.source, Some(&mut from), job.target, Some(&mut to), len);
+    match rustix::io::retry_on_intr(copy) {
+        // The end of the source, or a file system that would rather not say that it cannot: reading tells.
+        Ok(0) => Ok(None),
+        Ok(count) => Ok(Some(count as u64)),
+        Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::BADF) => Ok(None),
+        Err(error) => Err(Error::io("copy", &error.into())),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_kernel(_job: &Job, _run: Run) -> Result<Option<u64>> {
+    Ok(None)
+}
+
+fn read(file: &File, bytes: &mut [u8], at: u64) -> Result<()> {
+    file.read_exact_at(bytes, at).map_err(|error| source::read_error(&error))
+}
+
+struct Comparer {
+    ours: Vec<u8>,
+    theirs: Vec<u8>,
+}
+
+impl Comparer {
+    fn compare(&mut self, job: &Job, mut run: Run) -> Result<()> {
+        while run.len > 0 {
+            let count = run.len.min(BUFFER as u64);
+            self.ours.resize(count as usize, 0);
+            self.theirs.resize(count as usize, 0);
+            read(job.source, &mut self.theirs, run.from)?;
+            job.target.read_exact_at(&mut self.ours, run.to).map_err(|error| Error::io("read back", &error))?;
+            if self.ours != self.theirs {
+                let differs = self.ours.iter().zip(&self.theirs).position(|(a, b)| a != b).unwrap_or(0) as u64;
+                let message = format!(
+                    "{}: what was written differs from the source at its byte {}",
+                    (job.tensor_at)(run.to + differs),
+                    run.from + differs
+                );
+                return Err(Error::new(Status::Io, message));
+            }
+            run = Run { from: run.from + count, to: run.to + count, len: run.len - count };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(from: u64, to: u64, len: u64) -> Run {
+        Run { from, to, len }
+    }
+
+    #[test]
+    fn neighbours_on_both_sides_become_one() {
+        let runs = [run(0, 100, 10), run(10, 110, 5), run(15, 120, 5), run(99, 125, 0), run(30, 125, 5)];
+        assert_eq!(merged(runs.into_iter()), [run(0, 100, 15), run(15, 120, 5), run(30, 125, 5)]);
+    }
+
+    #[test]
+    fn windows_cut_runs_and_compares_stay_within_them() {
+        let runs = [run(0, 100, 10), run(50, 110, 10)];
+        let (mut copy, mut compare) = (Cutter::new(&runs), Cutter::new(&runs));
+        let mut window = Vec::new();
+        assert_eq!(copy.take(15, &mut window), Some(115));
+        assert_eq!(window, [run(0, 100, 10), run(50, 110, 5)]);
+        assert_eq!(compare.before(115), Some(run(0, 100, 10)));
+        assert_eq!(compare.before(115), Some(run(50, 110, 5)));
+        assert_eq!(compare.before(115), None);
+        assert_eq!(copy.take(15, &mut window), Some(120));
+        assert_eq!(compare.before(u64::MAX), Some(run(55, 115, 5)));
+        assert_eq!((copy.take(15, &mut window), compare.before(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_difference_is_found_and_named() {
+        let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let bytes: Vec<u8> = (0..300_000u32).map(|number| (number % 251) as u8).collect();
+        source.write_all_at(&bytes, 0).unwrap();
+        let copy = [run(0, 7, 299_990), run(299_990, 299_997, 4), run(299_996, 300_001, 4)];
+        let name = |at: u64| format!("tensor at {at}");
+        let mut job =
+            Job { source: &source, target: &target, copy: &copy, compare: &copy, tensor_at: &name, done: 0, total: 9 };
+        job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap();
+        let mut back = vec![0; 300_005];
+        target.read_exact_at(&mut back, 0).unwrap();
+        assert_eq!(back[7..299_997], bytes[..299_990]);
+        assert_eq!(back[300_001..], bytes[299_996..]);
+        // The control: what is compared is what is there, not what was copied.
+        let other = [run(1, 7, 299_990)];
+        job.compare = &other;
+        let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();
+        assert_eq!(error.to_string(), "tensor at 7: what was written differs from the source at its byte 1");
+    }
+}

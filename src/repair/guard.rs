@@ -1,0 +1,120 @@
+//! What repair refuses to do, and the way out.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::{Error, Result, Status};
+use crate::writer::{directory_of, free_space_in};
+
+const WAY_OUT: &str = "write the repaired file to another folder, or make an overlay";
+
+/// Refuses to replace a file where that could harm something that its name or its links promise. `found` is what is
+/// at the path itself, not what a link there points to.
+pub(super) fn may_replace(path: &Path, found: &Metadata) -> Result<()> {
+    if found.is_symlink() {
+        return refuse(format!("is a symbolic link, perhaps into a cache of downloads: {WAY_OUT}"));
+    }
+    if found.nlink() > 1 {
+        let links = found.nlink();
+        return refuse(format!("has {links} hard links, and the others would keep the old content: {WAY_OUT}"));
+    }
+    not_in_a_cache(path)?;
+    may_write(path, found)
+}
+
+/// Refuses a path in a cache whose files are named by their content.
+pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
+    let real = fs::canonicalize(path);
+    let named_by_hash = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let hash = name.strip_prefix("sha256").and_then(|rest| rest.strip_prefix(['-', ':'])).unwrap_or(&name);
+        matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let in_blobs = |path: &Path| {
+        let directory = directory_of(path);
+        // A relative path may begin below the folder that it is in.
+        let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+        directory.ends_with("blobs") && directory.with_file_name("snapshots").is_dir()
+    };
+    let entry = |path: &Path| named_by_hash(path) || in_blobs(path);
+    if entry(path) || real.as_deref().is_ok_and(entry) {
+        return refuse(format!("is a cache entry named by the hash of its content, which must not change: {WAY_OUT}"));
+    }
+    Ok(())
+}
+
+/// Refuses a file that is marked read-only, or whose folder is: also to root, who would not be stopped.
+pub(super) fn may_write(path: &Path, found: &Metadata) -> Result<()> {
+    if found.mode() & 0o222 == 0 || !is_writable(path) {
+        return refuse(format!("is read-only: make it writable (chmod u+w), or {WAY_OUT}"));
+    }
+    let directory = directory_of(path);
+    let folder = fs::metadata(directory).map_err(|error| Error::io("stat", &error))?;
+    if folder.mode() & 0o222 == 0 || !is_writable(directory) {
+        return refuse(format!("its folder is read-only: make it writable (chmod u+w), or {WAY_OUT}"));
+    }
+    Ok(())
+}
+
+fn is_writable(path: &Path) -> bool {
+    !matches!(
+        rustix::fs::access(path, rustix::fs::Access::WRITE_OK),
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::ROFS | rustix::io::Errno::PERM)
+    )
+}
+
+/// Refuses where fewer bytes are free beside `target` than the new file takes. The old one stays until the new one is
+/// whole, so its space does not count.
+pub(super) fn room_for(target: &Path, size: u64) -> Result<()> {
+    let Some(free) = free_space_in(directory_of(target)) else { return Ok(()) };
+    if free >= size {
+        return Ok(());
+    }
+    refuse(format!(
+        "{size} bytes are needed for the new file, {free} are free, {} are missing: free some space, or write the \
+         repaired file to another disk",
+        size - free
+    ))
+}
+
+/// What is at a path itself, if anything.
+pub(super) fn at(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("stat", &error)),
+    }
+}
+
+/// What tells that a file is still the same one, unchanged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Identity {
+    pub(crate) fn of(found: &Metadata) -> Identity {
+        Identity {
+            device: found.dev(),
+            inode: found.ino(),
+            size: found.size(),
+            mtime: (found.mtime(), found.mtime_nsec()),
+            ctime: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether these are names of one file, changed or not.
+    pub(super) fn same_file(&self, found: &Metadata) -> bool {
+        (self.device, self.inode) == (found.dev(), found.ino())
+    }
+}
+
+pub(super) fn refuse<T>(message: String) -> Result<T> {
+    Err(Error::new(Status::Refused, message))
+}

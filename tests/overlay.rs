@@ -1,0 +1,278 @@
+//! Overlays: aligned twins of files that must not change.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Barrier;
+
+use common::{Owned, folder, hostile, packed};
+use safealign::dtype::Dtype;
+use safealign::error::Status;
+use safealign::layout::{Layout, LayoutOptions};
+use safealign::map::{File, OpenOptions, Origin, Unaligned};
+use safealign::overlay::{OverlayOptions, OverlayReport, overlay};
+use safealign::scan::{ScanOptions, scan};
+use safealign::writer::Durability;
+
+fn make(bundle: &Path, output: &Path) -> safealign::error::Result<OverlayReport> {
+    overlay(bundle, output, &mut OverlayOptions { durability: Durability::NotDurable, ..OverlayOptions::default() })
+}
+
+/// Of every tensor its bytes.
+fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let file = File::open(path, &OpenOptions::default()).expect("opens");
+    let tensor = |index| {
+        let view = file.map_at(index).expect("maps");
+        (view.info().name.to_owned(), view.bytes().to_vec())
+    };
+    (0..file.len()).map(tensor).collect()
+}
+
+/// A bundle as a cache of downloads holds it, and one of the usual subfolders.
+fn bundle(root: &Path) -> std::path::PathBuf {
+    let (blobs, snapshot) = (root.join("blobs"), root.join("snapshots/main"));
+    fs::create_dir_all(&blobs).and_then(|()| fs::create_dir_all(snapshot.join("vae"))).expect("creates");
+    fs::create_dir_all(snapshot.join("tokenizer")).expect("creates");
+    fs::write(blobs.join("1"), packed(&hostile())).expect("writes");
+    fs::write(blobs.join("2"), packed(&[Owned::new("a", Dtype::U8, &[64])])).expect("writes");
+    symlink("../../blobs/1", snapshot.join("model-1.safetensors")).expect("links");
+    symlink("../../blobs/2", snapshot.join("model-2.safetensors")).expect("links");
+    symlink("../../blobs/3", snapshot.join("dangling.safetensors")).expect("links");
+    fs::write(snapshot.join("config.json"), "{}").expect("writes");
+    fs::write(snapshot.join("model.safetensors.index.json"), "{\"weight_map\":{}}").expect("writes");
+    fs::write(snapshot.join("._model-1.safetensors"), "x").expect("writes");
+    fs::write(snapshot.join("tokenizer/vocab.txt"), "a b").expect("writes");
+    fs::write(snapshot.join("vae/inner.safetensors"), packed(&hostile())).expect("writes");
+    fs::write(snapshot.join("vae/config.json"), "{}").expect("writes");
+    snapshot
+}
+
+/// Of two tensors with an odd one between, one is misaligned wherever they begin.
+fn other() -> Vec<Owned> {
+    [("new", Dtype::F32), ("odd", Dtype::U8), ("newer", Dtype::F32)]
+        .map(|(name, dtype)| Owned::new(name, dtype, &[3]))
+        .into()
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).expect("is there").is_symlink()
+}
+
+#[test]
+fn misaligned_files_are_written_and_everything_else_is_a_link() {
+    let (root, output) = (folder(), folder());
+    let (bundle, output) = (bundle(root.path()), output.path().join("deep/out"));
+    let report = make(&bundle, &output).expect("makes it");
+    assert_eq!((report.written, report.kept, report.warnings.len()), (2, 0, 1), "{report:?}");
+    for (name, expected) in [
+        ("model-1.safetensors", false),
+        ("model-2.safetensors", true),
+        ("config.json", true),
+        ("model.safetensors.index.json", true),
+        ("tokenizer", true),
+        ("vae", false),
+        ("vae/inner.safetensors", false),
+        ("vae/config.json", true),
+    ] {
+        assert_eq!(is_link(&output.join(name)), expected, "{name}");
+        if name.ends_with(".json") {
+            assert_eq!(fs::read(output.join(name)).expect("reads"), fs::read(bundle.join(name)).expect("reads"));
+        }
+        if name.ends_with(".safetensors") {
+            assert_eq!(content(&output.join(name)), content(&bundle.join(name)));
+            let found = scan(&output.join(name), &ScanOptions::default()).expect("scans");
+            assert_eq!((found.misaligned_tensors, found.nonconforming.is_none()), (0, true), "{name}");
+        }
+    }
+    assert!(fs::symlink_metadata(output.join("._model-1.safetensors")).is_err());
+    assert!(fs::symlink_metadata(output.join("dangling.safetensors")).is_err());
+    // The bundle is what it was.
+    assert!(is_link(&bundle.join("model-1.safetensors")));
+    assert_eq!(fs::read(root.path().join("blobs/1")).expect("reads"), packed(&hostile()));
+}
+
+#[test]
+fn a_second_run_does_only_what_is_missing_or_stale() {
+    let (root, output) = (folder(), folder());
+    let (bundle, output) = (bundle(root.path()), output.path());
+    make(&bundle, output).expect("makes it");
+    let inode = |name: &str| fs::metadata(output.join(name)).expect("stat").ino();
+    let first = inode("model-1.safetensors");
+    let report = make(&bundle, output).expect("nothing to do");
+    assert_eq!((report.written, report.kept, inode("model-1.safetensors")), (0, 2, first));
+    // Missing.
+    fs::remove_file(output.join("vae/inner.safetensors")).expect("removes");
+    fs::remove_file(output.join("config.json")).expect("removes");
+    let report = make(&bundle, output).expect("makes what is missing");
+    assert_eq!((report.written, report.kept), (1, 1));
+    assert!(is_link(&output.join("config.json")));
+    // Stale.
+    let other = other();
+    fs::write(root.path().join("blobs/1"), packed(&other)).expect("writes");
+    let report = make(&bundle, output).expect("makes what is stale");
+    assert_eq!((report.written, report.kept), (1, 1));
+    assert_eq!(content(&output.join("model-1.safetensors")), content(&bundle.join("model-1.safetensors")));
+    // Aligned now, and gone.
+    fs::write(root.path().join("blobs/1"), packed(&[Owned::new("a", Dtype::U8, &[64])])).expect("writes");
+    fs::remove_dir_all(bundle.join("vae")).expect("removes");
+    let report = make(&bundle, output).expect("follows");
+    assert_eq!((report.written, report.kept), (0, 0), "{report:?}");
+    assert!(is_link(&output.join("model-1.safetensors")));
+    assert!(fs::symlink_metadata(output.join("vae/inner.safetensors")).is_err());
+    // Another layout.
+    fs::write(root.path().join("blobs/1"), packed(&hostile())).expect("writes");
+    let layout = LayoutOptions { layout: Layout::Padded, alignment: 512 };
+    make(&bundle, output).expect("makes it");
+    let report = overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("anew");
+    assert_eq!((report.written, report.kept), (1, 0));
+}
+
+#[test]
+fn folders_with_other_content_are_refused() {
+    let (root, output) = (folder(), folder());
+    let bundle = bundle(root.path());
+    for place in [bundle.clone(), bundle.join("inner"), root.path().to_owned()] {
+        assert_eq!(make(&bundle, &place).expect_err("refused").status(), Status::Refused, "{place:?}");
+    }
+    assert!(!bundle.join("inner").exists());
+    fs::write(output.path().join("mine.txt"), "mine").expect("writes");
+    assert_eq!(make(&bundle, output.path()).expect_err("refused").status(), Status::Refused);
+    fs::remove_file(output.path().join("mine.txt")).expect("removes");
+    make(&bundle, output.path()).expect("makes it");
+    let other = folder();
+    fs::write(other.path().join("x.safetensors"), packed(&hostile())).expect("writes");
+    assert_eq!(make(other.path(), output.path()).expect_err("refused").status(), Status::Refused);
+    // What somebody adds later stays.
+    fs::write(output.path().join("mine.txt"), "mine").expect("writes");
+    make(&bundle, output.path()).expect("makes it");
+    assert_eq!(fs::read(output.path().join("mine.txt")).expect("reads"), b"mine");
+}
+
+#[test]
+fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
+    let (root, output) = (folder(), folder());
+    for name in ["trailing_misaligned", "trunc_tail"] {
+        let name = format!("{name}.safetensors");
+        fs::copy(common::cases().join(&name), root.path().join(&name)).expect("copies");
+    }
+    let text = String::from_utf8_lossy(&packed(&other())).replace("U8", "X9").into_bytes();
+    fs::write(root.path().join("unknown.safetensors"), text).expect("writes");
+    let report = make(root.path(), output.path()).expect("makes it");
+    assert_eq!((report.written, report.linked, report.warnings.len()), (0, 3, 3), "{report:?}");
+    let mut options = OverlayOptions { drop_trailing: true, ..OverlayOptions::default() };
+    let report = overlay(root.path(), output.path(), &mut options).expect("makes it");
+    assert_eq!((report.written, report.linked, report.warnings.len()), (1, 2, 2), "{report:?}");
+}
+
+fn through(path: &Path, cache: &Path) -> File {
+    let options =
+        OpenOptions { unaligned: Unaligned::Overlay, overlay_dir: Some(cache.to_owned()), ..OpenOptions::default() };
+    File::open(path, &options).expect("opens")
+}
+
+/// The twins in a cache.
+fn twins(cache: &Path) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(cache).expect("lists").map(|entry| entry.expect("an entry"));
+    let mut found: Vec<_> = entries
+        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.metadata().expect("stat").ino()))
+        .filter(|(name, _)| !name.ends_with(".lock"))
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn opening_through_a_cache_maps_every_tensor() {
+    let root = folder();
+    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache/twins"));
+    fs::write(&path, packed(&hostile())).expect("writes");
+    let file = through(&path, &cache);
+    for owned in hostile() {
+        let view = file.map(&owned.name).expect("maps");
+        assert_eq!((view.origin(), view.bytes()), (Origin::Mapped, &owned.data[..]));
+    }
+    assert_eq!(file.stats().tensors_copied, 0);
+    // The control: without it, tensors are copied.
+    let direct = File::open(&path, &OpenOptions::default()).expect("opens");
+    assert!((0..direct.len()).any(|index| direct.map_at(index).expect("maps").origin() == Origin::Copied));
+    // Later opens map the same twin.
+    let first = twins(&cache);
+    assert_eq!(first.len(), 1);
+    assert_eq!(through(&path, &cache).path(), file.path());
+    assert_eq!(twins(&cache), first);
+    // A file that changes has another twin, and the old one stays with those who have it mapped.
+    let other = other();
+    fs::write(&path, packed(&other)).expect("writes");
+    assert_eq!(through(&path, &cache).map("newer").expect("maps").bytes(), other[2].data);
+    assert_eq!(twins(&cache).len(), 1);
+    assert_eq!(file.map("wide").expect("maps").bytes(), hostile()[6].data);
+    // A damaged twin is written anew.
+    fs::write(cache.join(&twins(&cache)[0].0), "damaged").expect("writes");
+    assert_eq!(through(&path, &cache).map("newer").expect("maps").bytes(), other[2].data);
+    // An aligned file needs none.
+    let aligned = root.path().join("aligned.safetensors");
+    fs::copy(cache.join(&twins(&cache)[0].0), &aligned).expect("copies");
+    assert_eq!(through(&aligned, &cache).path(), aligned);
+    assert_eq!(twins(&cache).len(), 1);
+    let none = OpenOptions { unaligned: Unaligned::Overlay, ..OpenOptions::default() };
+    assert_eq!(File::open(&path, &none).err().map(|error| error.status()), Some(Status::InvalidArgument));
+}
+
+#[test]
+fn many_at_once_write_one_twin() {
+    let root = folder();
+    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
+    fs::write(&path, packed(&hostile())).expect("writes");
+    let barrier = Barrier::new(8);
+    let inodes: Vec<u64> = std::thread::scope(|scope| {
+        let open = || {
+            barrier.wait();
+            let file = through(&path, &cache);
+            assert_eq!(file.map("wide").expect("maps").bytes(), hostile()[6].data);
+            fs::metadata(file.path()).expect("stat").ino()
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("joins")).collect()
+    });
+    assert!(inodes.iter().all(|inode| *inode == inodes[0]), "{inodes:?}");
+    assert_eq!(twins(&cache).len(), 1);
+}
+
+/// The other half of the next test: opens what the environment says, and prints the twin's inode.
+#[test]
+fn helper_process() {
+    let (Some(path), Some(cache)) = (std::env::var_os("OVERLAY_PATH"), std::env::var_os("OVERLAY_CACHE")) else {
+        return;
+    };
+    let file = through(Path::new(&path), Path::new(&cache));
+    println!("inode={}", fs::metadata(file.path()).expect("stat").ino());
+}
+
+#[test]
+fn many_processes_at_once_write_one_twin() {
+    let root = folder();
+    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
+    fs::write(&path, packed(&hostile())).expect("writes");
+    let program = std::env::current_exe().expect("this program");
+    let start = || {
+        let mut command = Command::new(&program);
+        command.args(["--exact", "helper_process", "--nocapture"]);
+        command.env("OVERLAY_PATH", &path).env("OVERLAY_CACHE", &cache);
+        command.stdout(std::process::Stdio::piped()).spawn().expect("starts")
+    };
+    let children: Vec<_> = (0..6).map(|_| start()).collect();
+    let inodes: Vec<String> = children
+        .into_iter()
+        .map(|child| {
+            let text = String::from_utf8(child.wait_with_output().expect("ends").stdout).expect("UTF-8");
+            let found = text.split("inode=").nth(1).expect("printed");
+            found.chars().take_while(char::is_ascii_digit).collect()
+        })
+        .collect();
+    assert!(inodes.iter().all(|inode| *inode == inodes[0]), "{inodes:?}");
+    assert_eq!(twins(&cache).len(), 1);
+}
