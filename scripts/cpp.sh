@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs the C and C++ tests: as they are, with the other readers and the install tree; under valgrind; and with
-# the address and undefined-behaviour sanitizers.
+# Builds and runs the C and C++ tests: as they are, with the other readers, two versions of MLX and the install tree; under
+# valgrind; and with the address and undefined-behaviour sanitizers.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,8 +20,9 @@ run() {
     "$CTEST" --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs"
 }
 
-printf '\n== C and C++ tests, other readers, install tree\n'
-run cpp -D CMAKE_BUILD_TYPE=Release -D SAFEALIGN_PYTHON="$PYTHON"
+printf '\n== C and C++ tests, other readers, MLX, install tree\n'
+run cpp -D CMAKE_BUILD_TYPE=Release -D SAFEALIGN_PYTHON="$PYTHON" \
+    -D SAFEALIGN_PYTHON_OLD="$PYTHON_OLD" -D SAFEALIGN_MLX_INTERPOSE=ON
 
 printf '\n== under valgrind\n'
 if command -v valgrind >/dev/null; then

@@ -2,7 +2,8 @@
 # Brings what the tests and the demo need and a fresh machine lacks: CMake, Ninja, other safetensors readers, valgrind,
 # strace, pkg-config. Asked for are a Rust toolchain, a C++ compiler and Python 3.
 #
-# Sourced, it exports CMAKE, CTEST, NINJA and PYTHON; called, it prints them. A second run changes nothing.
+# Sourced, it exports CMAKE, CTEST, NINJA, PYTHON, and PYTHON_OLD with the older MLX that is tested; called, it prints them.
+# A second run changes nothing.
 set -euo pipefail
 
 safealign_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -33,17 +34,19 @@ safealign_debian_packages() {
     } >&2
 }
 
+# safealign_python VENV REQUIREMENTS: makes build/VENV with what scripts/REQUIREMENTS says.
 safealign_python() {
-    local requirements=$safealign_root/scripts/requirements.txt stamp=$safealign_venv/requirements.stamp wanted
+    local venv=$safealign_root/build/$1 requirements=$safealign_root/scripts/$2 stamp wanted
+    stamp=$venv/requirements.stamp
     wanted=$(cat "$requirements")
-    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$safealign_venv/bin/python" -c '' 2>/dev/null; then
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
-    safealign_say "making build/venv"
-    rm -rf "$safealign_venv"
+    safealign_say "making build/$1"
+    rm -rf "$venv"
     mkdir -p "$safealign_root/build"
-    python3 -m venv "$safealign_venv"
-    "$safealign_venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
     # Last, so that a run which was broken off is made again.
     printf '%s\n' "$wanted" >"$stamp"
 }
@@ -60,15 +63,17 @@ safealign_tool() {
 }
 
 safealign_debian_packages
-safealign_python
+safealign_python venv requirements.txt
+safealign_python venv-old requirements-old.txt
 PYTHON=$safealign_venv/bin/python
+PYTHON_OLD=$safealign_root/build/venv-old/bin/python
 CMAKE=$(safealign_tool cmake 3.24)
 CTEST=$(dirname "$CMAKE")/ctest
 NINJA=$(safealign_tool ninja 1.10)
-export PYTHON CMAKE CTEST NINJA
+export PYTHON PYTHON_OLD CMAKE CTEST NINJA
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
-    for safealign_name in PYTHON CMAKE CTEST NINJA; do
+    for safealign_name in PYTHON PYTHON_OLD CMAKE CTEST NINJA; do
         printf 'export %s=%q\n' "$safealign_name" "${!safealign_name}"
     done
 fi
