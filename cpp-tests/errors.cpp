@@ -354,8 +354,8 @@ void bad_options() {
         options.unaligned = value;
         CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.unaligned");
         sa_open_options_init(&options);
-        options.reserved = value;
-        CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.reserved");
+        options.read_ahead = value;
+        CHECK_ERROR(sa_file_open(path, &options, out.get(), &error), SA_ERR_INVALID_ARGUMENT, "options.read_ahead");
         sa_view view;
         CHECK(sa_map_tensor(file, "t", &view, &error) == SA_OK);
         CHECK_ERROR(sa_view_advise(&view, value, &error), SA_ERR_INVALID_ARGUMENT, "`advice`");

@@ -114,6 +114,13 @@ enum class Unaligned : std::int32_t {
     Overlay = SA_UNALIGNED_OVERLAY,
 };
 
+/// What opening does about the pages of the file that are not in memory yet; see sa_read_ahead.
+enum class ReadAhead : std::int32_t {
+    None = SA_READ_AHEAD_NONE,
+    Populate = SA_READ_AHEAD_POPULATE,
+    Background = SA_READ_AHEAD_BACKGROUND,
+};
+
 /// What stands between the end of the JSON and the data section; see sa_header_padding.
 enum class HeaderPadding : std::int32_t {
     None = SA_HEADER_PADDING_NONE,
@@ -429,6 +436,7 @@ struct Placement {
 struct OpenOptions {
     MapMode map_mode = static_cast<MapMode>(detail::open_defaults().map_mode);
     Unaligned unaligned = static_cast<Unaligned>(detail::open_defaults().unaligned);
+    ReadAhead read_ahead = static_cast<ReadAhead>(detail::open_defaults().read_ahead);
     /// Refuse everything that the reference reader refuses.
     bool strict = detail::open_defaults().strict != 0;
     /// The folder of the twins of Unaligned::Overlay.
@@ -896,6 +904,7 @@ public:
         c_options.map_mode = static_cast<std::int32_t>(options.map_mode);
         c_options.unaligned = static_cast<std::int32_t>(options.unaligned);
         c_options.strict = options.strict ? 1 : 0;
+        c_options.read_ahead = static_cast<std::int32_t>(options.read_ahead);
         c_options.overlay_dir = overlay_dir->empty() ? nullptr : overlay_dir->c_str();
         sa_file* file = nullptr;
         sa_error error;

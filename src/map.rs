@@ -51,11 +51,26 @@ pub enum Unaligned {
     Overlay = 3,
 }
 
+/// What opening does about the pages of the file that are not in memory yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum ReadAhead {
+    /// Nothing: each page is read when it is touched.
+    #[default]
+    None = 0,
+    /// Opening returns when the whole file is in memory and mapped.
+    Populate = 1,
+    /// A thread of the library does that while the caller goes on. It ends early when nobody has the file or a view of
+    /// it any more.
+    Background = 2,
+}
+
 /// How to open a file.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub map: MapMode,
     pub unaligned: Unaligned,
+    pub read_ahead: ReadAhead,
     /// Where [`Unaligned::Overlay`] keeps its twins; made where it is missing.
     pub overlay_dir: Option<PathBuf>,
     /// Refuse everything that the reference reader refuses.
@@ -158,6 +173,9 @@ impl Counter {
     }
 }
 
+/// Bytes that are read ahead in one call.
+const READ_AHEAD_STEP: usize = 16 << 20;
+
 /// The bytes of a file, at a page-aligned address that stays the same.
 enum Memory {
     Shared(Mmap),
@@ -217,6 +235,22 @@ impl Memory {
             Memory::Shared(map) => map.len(),
             Memory::Private(_, map) | Memory::Read(_, map) => map.len(),
         }
+    }
+
+    /// Reads and maps the pages of one step, as far as the system does it: it is only ahead of what would come anyway.
+    fn populate(&self, offset: usize) {
+        let len = READ_AHEAD_STEP.min(self.len() - offset);
+        let advise = |advice| match self {
+            Memory::Shared(map) => map.advise_range(advice, offset, len),
+            Memory::Private(_, map) => map.advise_range(advice, offset, len),
+            Memory::Read(..) => Ok(()),
+        };
+        #[cfg(target_os = "linux")]
+        if advise(MapAdvice::PopulateRead).is_ok() {
+            return;
+        }
+        // Linux before 5.14, and other systems.
+        let _ = advise(MapAdvice::WillNeed);
     }
 
     fn advise(&self, advice: Advice, offset: usize, len: usize) -> io::Result<()> {
@@ -319,7 +353,30 @@ impl File {
                 copied: Counter::default(),
             })
         };
-        open().map(|opened| File(Arc::new(Keeper::File(Box::new(opened))))).map_err(|error: Error| error.at(path))
+        let opened = open().map_err(|error: Error| error.at(path))?;
+        let file = File(Arc::new(Keeper::File(Box::new(opened))));
+        match options.read_ahead {
+            ReadAhead::None => {}
+            ReadAhead::Populate => {
+                let opened = file.opened();
+                (0..opened.memory.len()).step_by(READ_AHEAD_STEP).for_each(|offset| opened.memory.populate(offset));
+            }
+            ReadAhead::Background => file.read_ahead(),
+        }
+        Ok(file)
+    }
+
+    /// Reads the file into memory on a thread that keeps nothing alive for longer than a step.
+    fn read_ahead(&self) {
+        let (len, keeper) = (self.opened().memory.len(), Arc::downgrade(&self.0));
+        let populate = move || {
+            for offset in (0..len).step_by(READ_AHEAD_STEP) {
+                let Some(keeper) = keeper.upgrade() else { return };
+                keeper.opened().memory.populate(offset);
+            }
+        };
+        // Without a thread the pages are read when they are touched.
+        let _ = std::thread::Builder::new().name("safealign-read".to_owned()).spawn(populate);
     }
 
     fn opened(&self) -> &Opened {

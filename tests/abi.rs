@@ -35,7 +35,7 @@ fn rust_structs() -> BTreeMap<String, i64> {
         sa_write_options { struct_size, alignment, layout, durability, progress, progress_context }
         sa_write_report { struct_size, file_size, data_start, padding, tensors, tensors_moved }
         sa_placement { input_index, offset, nbytes, padding_before }
-        sa_open_options { struct_size, map_mode, unaligned, strict, reserved, overlay_dir }
+        sa_open_options { struct_size, map_mode, unaligned, strict, read_ahead, overlay_dir }
         sa_stats {
             struct_size, file_size, tensors, misaligned_tensors, misaligned_bytes, tensors_mapped, bytes_mapped,
             tensors_copied, bytes_copied, gaps, gap_bytes, trailing_bytes, header_padding, is_mapped,
@@ -80,6 +80,7 @@ fn rust_constants() -> BTreeMap<String, i64> {
         sa_durability { SA_DURABLE, SA_NOT_DURABLE }
         sa_map_mode { SA_MAP_SHARED, SA_MAP_COPY_ON_WRITE }
         sa_unaligned { SA_UNALIGNED_COPY, SA_UNALIGNED_ERROR, SA_UNALIGNED_BORROW, SA_UNALIGNED_OVERLAY }
+        sa_read_ahead { SA_READ_AHEAD_NONE, SA_READ_AHEAD_POPULATE, SA_READ_AHEAD_BACKGROUND }
         sa_header_padding {
             SA_HEADER_PADDING_NONE, SA_HEADER_PADDING_SPACES, SA_HEADER_PADDING_WHITESPACE, SA_HEADER_PADDING_NUL,
         }

@@ -11,7 +11,7 @@ use common::{Owned, folder, hostile};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions, TensorSpec};
-use safealign::map::{Advice, File, MapMode, OpenOptions, Origin};
+use safealign::map::{Advice, File, MapMode, OpenOptions, Origin, ReadAhead};
 use safealign::writer::{Durability, Tensor, WriteOptions, Writer, write_aligned};
 
 fn tensors(owned: &[Owned]) -> Vec<Tensor<'_>> {
@@ -400,7 +400,7 @@ fn large_durable_files_are_written_whole() {
     };
     let options = WriteOptions { progress: Some(&mut progress), ..WriteOptions::default() };
     let report = write_aligned(&path, &tensors, &[], options).expect("writes");
-    assert!(report.file_size > 512 << 20 && report.file_size % 4096 != 0, "{report:?}");
+    assert!(report.file_size > 512 << 20 && !report.file_size.is_multiple_of(4096), "{report:?}");
     assert!(seen.is_sorted() && seen.len() > 60 && seen.last() == Some(&(report.file_size, report.file_size)));
     let file = File::open(&path, &OpenOptions { strict: true, ..OpenOptions::default() }).expect("opens");
     for tensor in &tensors {
@@ -413,4 +413,35 @@ fn large_durable_files_are_written_whole() {
     assert_eq!(error.status(), Status::Cancelled);
     assert_eq!(fs::metadata(&path).expect("stat").ino(), before);
     assert_only(folder.path(), &["large.safetensors"]);
+}
+
+/// How much of a file is mapped into this process already, in KiB.
+fn resident_kib(path: &Path) -> u64 {
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("this needs Linux");
+    let mut lines = smaps.lines().skip_while(|line| !line.ends_with(path.to_str().expect("UTF-8")));
+    let found = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
+    found.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+#[test]
+fn reading_ahead_maps_the_pages_and_changes_no_byte() {
+    let folder = folder();
+    let path = folder.path().join("read-ahead.safetensors");
+    let owned = [Owned::new("large", Dtype::U8, &[40 << 20]), Owned::new("small", Dtype::F32, &[3])];
+    write(&path, &owned);
+    for map in [MapMode::Shared, MapMode::CopyOnWrite] {
+        for read_ahead in [ReadAhead::None, ReadAhead::Populate, ReadAhead::Background] {
+            let file = File::open(&path, &OpenOptions { map, read_ahead, ..OpenOptions::default() }).expect("opens");
+            let resident = resident_kib(&path);
+            match read_ahead {
+                // The control: nothing was touched yet.
+                ReadAhead::None => assert_eq!(resident, 0),
+                ReadAhead::Populate => assert!(resident >= 40 << 10, "{resident} KiB"),
+                ReadAhead::Background => {}
+            }
+            for tensor in &owned {
+                assert!(file.map(&tensor.name).expect("maps").bytes() == tensor.data);
+            }
+        }
+    }
 }

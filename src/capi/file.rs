@@ -9,7 +9,7 @@ use super::types::{sa_error, sa_metadata, sa_status};
 use super::write::init;
 use crate::error::{Error, Status};
 use crate::header::HeaderPadding;
-use crate::map::{File, MapMode, OpenOptions, Unaligned};
+use crate::map::{File, MapMode, OpenOptions, ReadAhead, Unaligned};
 
 /// An open file.
 ///
@@ -45,6 +45,18 @@ pub enum sa_unaligned {
     SA_UNALIGNED_OVERLAY = 3,
 }
 
+/// What opening does about the pages of the file that are not in memory yet.
+#[repr(i32)]
+pub enum sa_read_ahead {
+    /// Nothing: each page is read when it is touched.
+    SA_READ_AHEAD_NONE = 0,
+    /// Opening returns when the whole file is in memory and mapped.
+    SA_READ_AHEAD_POPULATE = 1,
+    /// A thread of the library does that while the caller goes on. It ends early when nobody has the file or a view of it
+    /// any more.
+    SA_READ_AHEAD_BACKGROUND = 2,
+}
+
 /// What stands between the end of the JSON and the data section.
 #[repr(i32)]
 pub enum sa_header_padding {
@@ -68,8 +80,8 @@ pub struct sa_open_options {
     pub unaligned: i32,
     /// Not 0 to refuse everything that the reference reader refuses: holes, trailing bytes, a header padded with NUL.
     pub strict: i32,
-    /// Has to be 0.
-    pub reserved: i32,
+    /// An `sa_read_ahead`; `SA_READ_AHEAD_NONE` by default.
+    pub read_ahead: i32,
     /// The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
     /// missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
     /// written; those of files that are gone are the caller's to remove.
@@ -83,7 +95,7 @@ unsafe impl guard::SizedStruct for sa_open_options {
         map_mode: MapMode::Shared as i32,
         unaligned: Unaligned::Copy as i32,
         strict: 0,
-        reserved: 0,
+        read_ahead: ReadAhead::None as i32,
         overlay_dir: std::ptr::null(),
     };
 }
@@ -212,15 +224,17 @@ pub unsafe extern "C" fn sa_file_open(
             let path = guard::path(path, "path")?;
             let options = guard::options(options, "options")?;
             let out = Output::new(file, "file")?;
-            if options.reserved != 0 {
-                return Err(guard::invalid("`options.reserved` is not 0"));
-            }
             let mut open_options = OpenOptions {
                 map: choice(options.map_mode, &[MapMode::Shared, MapMode::CopyOnWrite], "options.map_mode")?,
                 unaligned: choice(
                     options.unaligned,
                     &[Unaligned::Copy, Unaligned::Error, Unaligned::Borrow, Unaligned::Overlay],
                     "options.unaligned",
+                )?,
+                read_ahead: choice(
+                    options.read_ahead,
+                    &[ReadAhead::None, ReadAhead::Populate, ReadAhead::Background],
+                    "options.read_ahead",
                 )?,
                 overlay_dir: None,
                 strict: options.strict != 0,
