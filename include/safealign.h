@@ -306,6 +306,36 @@ typedef int32_t sa_unaligned;
 #endif // __cplusplus
 
 /**
+ * What opening does about the pages of the file that are not in memory yet.
+ */
+enum sa_read_ahead
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /**
+   * Nothing: each page is read when it is touched.
+   */
+  SA_READ_AHEAD_NONE = 0,
+  /**
+   * Opening returns when the whole file is in memory and mapped.
+   */
+  SA_READ_AHEAD_POPULATE = 1,
+  /**
+   * A thread of the library does that while the caller goes on. It ends early when nobody has the file or a view of it
+   * any more.
+   */
+  SA_READ_AHEAD_BACKGROUND = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sa_read_ahead sa_read_ahead;
+#else
+typedef int32_t sa_read_ahead;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * What stands between the end of the JSON and the data section.
  */
 enum sa_header_padding
@@ -643,9 +673,9 @@ typedef struct sa_open_options {
    */
   int32_t strict;
   /**
-   * Has to be 0.
+   * An `sa_read_ahead`; `SA_READ_AHEAD_NONE` by default.
    */
-  int32_t reserved;
+  int32_t read_ahead;
   /**
    * The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
    * missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
