@@ -12,6 +12,15 @@ if cargo clippy --version >/dev/null 2>&1; then
     cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 fi
 cargo test --workspace --locked
+
+printf '\n== instructions, against the baseline\n'
+if command -v valgrind >/dev/null; then
+    CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet --example counted
+    "$PYTHON" scripts/instructions.py build/cargo/release/examples/counted
+else
+    echo 'LEFT OUT: valgrind is not installed'
+fi
+
 bash scripts/cpp.sh
 
 printf '\n== what the command repairs, by readers that are not ours\n'
