@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safealign::header::Header;
 use safealign::layout::LayoutOptions;
-use safealign::map::{File, OpenOptions};
+use safealign::map::{Advice, File, OpenOptions, ReadAhead};
 use safealign::repair::{RepairOptions, repair};
 use safealign::scan::{ScanOptions, scan};
 use safealign::writer::{Durability, Tensor, WriteOptions, write_aligned};
@@ -224,6 +224,48 @@ fn scan_row(settings: &Settings, folder: &Path) -> Option<Row> {
     row(settings, &name, "ms", Goal::Figure(25.0), contenders)
 }
 
+/// Opening a file that is on the disk only, and touching every page of it in the order of the file.
+fn cold_row(settings: &Settings, path: &Path) -> Option<Row> {
+    let touch = |read_ahead: ReadAhead, advice: Option<Advice>| {
+        let file = fs::File::open(path).expect("opens");
+        file.sync_all().expect("syncs");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("evicts");
+        millis(timed(|| {
+            let file = File::open(path, &OpenOptions { read_ahead, ..OpenOptions::default() }).expect("opens");
+            for index in 0..file.len() {
+                let view = file.map_at(index).expect("maps");
+                if let Some(advice) = advice {
+                    view.advise(advice).expect("advises");
+                }
+                std::hint::black_box(memory::touch(view.bytes()));
+            }
+        }))
+    };
+    let contenders = vec![
+        contender("floor: touched as it comes", || touch(ReadAhead::None, None)),
+        contender("safealign, read ahead in the background", || touch(ReadAhead::Background, None)),
+        contender("populated when opened", || touch(ReadAhead::Populate, None)),
+        contender("advised will need, tensor by tensor", || touch(ReadAhead::None, Some(Advice::WillNeed))),
+        contender("advised sequential", || touch(ReadAhead::None, Some(Advice::Sequential))),
+    ];
+    row(settings, "first touch of every page, 256 MiB, cold, disk", "ms", Goal::Ratio(1.0), contenders)
+}
+
+/// The copies of misaligned tensors.
+fn copies_row(settings: &Settings, path: &Path) -> Option<Row> {
+    let contenders = vec![
+        contender("floor: memcpy into new memory", || {
+            let bytes = fs::read(path).expect("reads");
+            millis(timed(|| std::hint::black_box(bytes.clone())))
+        }),
+        contender("safealign", || {
+            let file = File::open(path, &OpenOptions::default()).expect("opens");
+            millis(timed(|| (0..file.len()).map(|index| file.map_at(index).expect("maps")).collect::<Vec<_>>()))
+        }),
+    ];
+    row(settings, "aligned copies of every tensor, s, misaligned, tmpfs", "ms", Goal::Ratio(1.15), contenders)
+}
+
 /// Looking up one name, and every name, in a file that is open.
 fn lookup_row(settings: &Settings, model: &Model, path: &Path) -> Option<Row> {
     let header = floors::header(path);
@@ -259,11 +301,19 @@ pub fn run(settings: &Settings) -> Vec<Row> {
         rows.extend(write_row(settings, "write s, not durable, tmpfs", &s, tmp, false, 1.0));
         let path = tmp.join("packed-s.safetensors");
         fs::write(&path, packed(&s)).expect("writes");
+        rows.extend(copies_row(settings, &path));
         rows.extend(repair_row(settings, "repair s, without the compare, tmpfs", &path, false, 1.15));
         rows.extend(repair_row(settings, "repair s, with the compare, tmpfs", &path, true, 2.0));
         let peak = contender("safealign", || memory::measure("repair", &path) as f64 / 1024.0);
         let contenders = vec![contender("floor", || 0.0), peak];
         rows.extend(row(settings, "repair s, growth of peak memory", "MiB", Goal::Figure(8.0), contenders));
+        fs::remove_file(path).expect("removes");
+    }
+    {
+        let s = Model::large_tensors(256 << 20);
+        let path = disk.join("cold.safetensors");
+        plain(&path, &s);
+        rows.extend(cold_row(settings, &path));
         fs::remove_file(path).expect("removes");
     }
     {
