@@ -225,7 +225,7 @@ public:
                 core::allocator::release(buffer);
             }
         };
-#if MLX_VERSION_NUMERIC >= 32000
+#if MLX_VERSION_NUMERIC >= 32004  // the first with allocator::Data
         array_.emplace(core::allocator::Data(made, std::move(release)), core::Shape{1}, core::uint8);
 #else
         array_.emplace(made, core::Shape{1}, core::uint8, std::move(release));
@@ -426,7 +426,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
 }
 
 inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
-#if MLX_VERSION_NUMERIC < 32000
+#if MLX_VERSION_NUMERIC < 32003  // writers that open() by themselves
     require_open(out);
 #endif
     const Prepared prepared(std::move(arrays), metadata);
@@ -434,7 +434,7 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
     if (!plan) {
         throw failed("save_safetensors", plan.error());
     }
-#if MLX_VERSION_NUMERIC >= 32000
+#if MLX_VERSION_NUMERIC >= 32003
     // Opened only now, as MLX does it: lazy arrays may have been read from the same file.
     out.open();
     require_open(out);

@@ -146,29 +146,37 @@ __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const st
 
 }  // namespace mlx::core
 
-// The load function has another symbol in the other version that this is tested with, where the one above is never
-// called. This one is, and says why it is not ours that runs. Its last argument is a variant of small plain structs, in 16
-// bytes in both versions, which are handed on unread.
+// The load function has had three symbols, by what its last argument may be. The one above is that of the version that this
+// is built for; the other two are never called under that version. Under theirs they are, and say why it is not ours that
+// runs. That argument is a variant of small plain structs, in 16 bytes in all versions, which are handed on unread.
 struct SixteenBytes {
     std::uint64_t halves[2];
 };
 static_assert(sizeof(core::StreamOrDevice) == sizeof(SixteenBytes) &&
               std::is_trivially_copyable_v<core::StreamOrDevice>);
 
-#if MLX_VERSION_NUMERIC >= 32000
-#define SAFEALIGN_OTHER_LOAD                                                                                \
-    "_ZN3mlx4core16load_safetensorsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt7variantIJSt9" \
-    "monostateNS0_6StreamENS0_17ThreadLocalStreamENS0_6DeviceEEE"
+#define SAFEALIGN_LOAD(rest)                                                                                 \
+    "_ZN3mlx4core16load_safetensorsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt7variantIJSt9"  \
+    "monostateNS0_6Stream" rest
+#define SAFEALIGN_LOAD_OF_031_0 SAFEALIGN_LOAD("ENS0_6DeviceEEE")
+#define SAFEALIGN_LOAD_OF_031_2 SAFEALIGN_LOAD("ENS0_17ThreadLocalStreamENS0_6DeviceEEE")
+#define SAFEALIGN_LOAD_OF_032_1 SAFEALIGN_LOAD("ENS0_17ThreadLocalStreamENS0_6DeviceENSD_10DeviceTypeEEE")
+
+#define SAFEALIGN_OTHER_LOAD(function, symbol)                                                               \
+    __attribute__((visibility("default"))) core::SafetensorsLoad function(const std::string&, SixteenBytes) \
+        __asm__(symbol);                                                                                     \
+    core::SafetensorsLoad function(const std::string& file, SixteenBytes s) {                               \
+        using Own = core::SafetensorsLoad (*)(const std::string&, SixteenBytes);                            \
+        return Program::get().own<Own>(symbol)(file, s);                                                    \
+    }
+
+#if MLX_VERSION_NUMERIC >= 32001
+SAFEALIGN_OTHER_LOAD(safealign_load_of_031_0, SAFEALIGN_LOAD_OF_031_0)
+SAFEALIGN_OTHER_LOAD(safealign_load_of_031_2, SAFEALIGN_LOAD_OF_031_2)
+#elif MLX_VERSION_NUMERIC >= 31002
+SAFEALIGN_OTHER_LOAD(safealign_load_of_031_0, SAFEALIGN_LOAD_OF_031_0)
+SAFEALIGN_OTHER_LOAD(safealign_load_of_032_1, SAFEALIGN_LOAD_OF_032_1)
 #else
-#define SAFEALIGN_OTHER_LOAD                                                                                \
-    "_ZN3mlx4core16load_safetensorsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt7variantIJSt9" \
-    "monostateNS0_6StreamENS0_17ThreadLocalStreamENS0_6DeviceENSD_10DeviceTypeEEE"
+SAFEALIGN_OTHER_LOAD(safealign_load_of_031_2, SAFEALIGN_LOAD_OF_031_2)
+SAFEALIGN_OTHER_LOAD(safealign_load_of_032_1, SAFEALIGN_LOAD_OF_032_1)
 #endif
-
-__attribute__((visibility("default"))) core::SafetensorsLoad safealign_other_load(const std::string& file, SixteenBytes s)
-    __asm__(SAFEALIGN_OTHER_LOAD);
-
-core::SafetensorsLoad safealign_other_load(const std::string& file, SixteenBytes s) {
-    using Own = core::SafetensorsLoad (*)(const std::string&, SixteenBytes);
-    return Program::get().own<Own>(SAFEALIGN_OTHER_LOAD)(file, s);
-}

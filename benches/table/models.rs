@@ -37,6 +37,11 @@ impl Model {
         Model::new((0..count).map(tensor).collect())
     }
 
+    /// That many tensors with names so short that a million fit a header.
+    pub fn numbered(count: u64, rows: u64) -> Model {
+        Model::new((0..count).map(|number| (format!("t{number}"), Dtype::Bf16, [rows, 33])).collect())
+    }
+
     /// **b**: that many small tensors, named as mixture-of-experts models name them.
     pub fn experts(count: u64, rows: u64) -> Model {
         let tensor = |number: u64| {

@@ -17,7 +17,7 @@ pub fn run(settings: &Settings) {
     let recipe = settings.memory.join("recipe");
     for count in [1u64, 10, 100, 1000, 10_000, 100_000, 1_000_000] {
         // Every file has about the same bytes, so that it is their number that is seen.
-        let model = Model::experts(count, (1u64 << 26) / 66 / count.max(1) + 1);
+        let model = Model::numbered(count, (1u64 << 26) / 66 / count.max(1) + 1);
         point(settings, "tensors", count, &model, &path, &recipe);
     }
     for shift in [16, 20, 24, 28, 31] {

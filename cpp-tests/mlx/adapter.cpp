@@ -43,7 +43,7 @@ public:
         written.append(data, count);
     }
     std::string label() const override { return "a pipe"; }
-#if MLX_VERSION_NUMERIC >= 32000
+#if MLX_VERSION_NUMERIC >= 32003
     void open() override { open_ = opens_; }
     bool opens_ = true;
     bool open_ = false;
@@ -228,7 +228,7 @@ void errors() {
     CHECK_EQ(error_of([&] { safealign::mlx::save_safetensors(pipe, {{"a", counted({100}, mx::float32)}}); }),
              "the reader went away");
     auto closed = std::make_shared<Pipe>();
-#if MLX_VERSION_NUMERIC >= 32000
+#if MLX_VERSION_NUMERIC >= 32003
     closed->opens_ = false;
 #else
     closed->open_ = false;

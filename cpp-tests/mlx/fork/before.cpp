@@ -51,7 +51,7 @@ void save_safetensors(std::shared_ptr<io::Writer> out, std::unordered_map<std::s
         in_order.push_back(value);
     }
     eval(in_order);
-#if MLX_VERSION_NUMERIC >= 32000
+#if MLX_VERSION_NUMERIC >= 32003
     out->open();
 #endif
     if (!out->good() || !out->is_open()) {
