@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+COLOURS = {"safealign": "tab:red", "crate safetensors": "tab:green", "Python safetensors": "tab:orange", "MLX": "tab:blue"}
 AXES = {"tensors": "tensors (64 MiB in all)", "bytes": "bytes (300 tensors)"}
 
 
@@ -29,7 +30,7 @@ def main():
             for who, points in sorted(lines[axis, what].items()):
                 points.sort()
                 width = 2.5 if who == "safealign" else 1.2
-                plot.plot(*zip(*points), marker="o", markersize=3, linewidth=width, label=who)
+                plot.plot(*zip(*points), marker="o", markersize=3, linewidth=width, label=who, color=COLOURS[who])
             plot.set(xscale="log", yscale="log", xlabel=label, title=what)
             plot.grid(True, which="major", linewidth=0.4)
         plots[0].set_ylabel("milliseconds, median")
