@@ -246,7 +246,9 @@ fn specs(header: &Header) -> Vec<TensorSpec<'_>> {
     let known = header.iter().filter_map(|tensor| {
         Some(TensorSpec { name: tensor.name, dtype: tensor.dtype?, shape: tensor.shape, nbytes: tensor.nbytes() })
     });
-    known.collect()
+    let mut specs = Vec::with_capacity(header.len());
+    specs.extend(known);
+    specs
 }
 
 /// A file that is not laid out anew, in the words of one that is.
