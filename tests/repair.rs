@@ -253,6 +253,36 @@ fn in_place_has_to_be_asked_for() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_copy_has_no_name_until_it_is_whole() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = folder();
+    let unnamed = fs::File::options().write(true).custom_flags(libc::O_TMPFILE).open(folder.path());
+    if unnamed.is_err() {
+        eprintln!("skipped: the file system has no files without a name");
+        return;
+    }
+    let (source, out) = (folder.path().join("vocab.txt"), folder.path().join("out"));
+    fs::write(&source, vec![b'x'; 40 << 20]).and_then(|()| fs::create_dir(&out)).expect("writes");
+    let mut calls = 0;
+    let mut look = |_, _| {
+        calls += 1;
+        // What a process leaves that is killed here.
+        assert_eq!(names(&out), [""; 0]);
+        ControlFlow::Continue(())
+    };
+    let mut watched = RepairOptions { progress: Some(&mut look), ..options() };
+    assert_eq!(copy(&source, &out.join("vocab.txt"), &mut watched).expect("copies"), 40 << 20);
+    assert!(calls > 2);
+    assert_eq!(fs::read(out.join("vocab.txt")).expect("reads"), fs::read(&source).expect("reads"));
+    // Broken off, it leaves nothing.
+    let mut cancel = |done, _| if done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut cancelled = RepairOptions { progress: Some(&mut cancel), ..options() };
+    let error = copy(&source, &out.join("other.txt"), &mut cancelled).expect_err("cancelled");
+    assert_eq!((error.status(), names(&out)), (Status::Cancelled, vec!["vocab.txt".to_owned()]));
+}
+
+#[test]
 fn options_are_checked_whatever_the_file_is() {
     let folder = folder();
     let path = broken(folder.path(), "x.safetensors");

@@ -195,7 +195,7 @@ pub unsafe extern "C" fn sa_repair_report_init(report: *mut sa_repair_report) {
 /// Mended are misaligned tensors, a header padded with NUL bytes, holes (in the compact layout) and, if asked for, bytes
 /// after the last tensor. A file without any of these is left alone, or copied as it is where there is a destination.
 /// Whatever fails, the file at the path is the old one or the new one, whole. Metadata and its order, mode and, where
-/// permitted, owner are kept. Memory does not grow with the data: it stays below 8 MiB and four times the bytes of the
+/// permitted, owner are kept. Memory does not grow with the data: it stays below 8 MiB and five times the bytes of the
 /// JSON header.
 ///
 /// @param source       NUL-terminated, in the system's encoding. A link is followed where there is a destination.
