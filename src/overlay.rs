@@ -326,7 +326,7 @@ impl Work {
         stale.for_each(|(_, entry)| entry.outdate());
         manifest.links = &self.old.links | &links;
         manifest.folders = &self.old.folders | &folders;
-        manifest.write(&self.output)?;
+        manifest.write(&self.output, Durability::NotDurable)?;
         self.remove_gone(&all(|_| true), &folders);
         let mut made = kept;
         let mut linked = links;
@@ -350,7 +350,7 @@ impl Work {
                             let at = fs::metadata(&target).map_err(|error| Error::io("stat", &error).at(&target))?;
                             manifest.entries.insert(below.clone(), Entry::of(&before, &at));
                             self.old.entries.insert(below.clone(), Entry::of(&before, &at));
-                            manifest.write(&self.output)?;
+                            manifest.write(&self.output, Durability::NotDurable)?;
                             made.insert(below.clone());
                             self.report.written += 1;
                             self.report.bytes_written += size;
@@ -372,7 +372,7 @@ impl Work {
         manifest.entries.retain(|below, _| made.contains(below));
         manifest.links = linked;
         manifest.folders = folders;
-        manifest.write(&self.output)
+        manifest.write(&self.output, options.durability)
     }
 
     fn write(
@@ -392,7 +392,7 @@ impl Work {
         let mut sealed = |made: &Metadata| {
             let entry = Entry::of(found, made).replacing(self.old.entries.get(below));
             manifest.entries.insert(below.to_owned(), entry);
-            manifest.write(&self.output)
+            manifest.write(&self.output, Durability::NotDurable)
         };
         let mut progress = options.progress.as_mut().map(|progress| move |now, _| progress(done + now, total));
         let mut options = RepairOptions {

@@ -301,6 +301,15 @@ fn a_run_that_was_killed_knows_what_it_wrote() {
     let report =
         overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
     assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
+    // As of a run that ends before a new file gets its name: that is known, and so is the old one, which is stale.
+    let path = output.join(".safealign-overlay.json");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("JSON");
+    let written = manifest["files"]["model-1.safetensors"]["written"].as_array_mut().expect("a list");
+    written.push(serde_json::json!({ "size": 1, "mtime": [1, 1], "inode": 1 }));
+    fs::write(&path, manifest.to_string()).expect("writes");
+    let report =
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
+    assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
 }
 
 /// In place, with the time set back: only the time of the last change of anything tells.

@@ -80,11 +80,20 @@ fn may_draw_to(path: &Path, model: &Path) -> Result<(), String> {
     Err("is there and is not an SVG: choose another name for the picture".to_owned())
 }
 
-/// Whether a file that starts with those bytes is an SVG.
+/// Whether a file that starts with those bytes is an SVG: after declarations and comments, that is its first element.
 fn is_svg(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
-    let text = text.trim_start_matches('\u{feff}').trim_start();
-    text.starts_with("<svg") || (text.starts_with("<?xml") || text.starts_with("<!")) && text.contains("<svg")
+    let mut text = text.trim_start_matches('\u{feff}').trim_start();
+    loop {
+        let end = match text {
+            _ if text.starts_with("<?xml") => "?>",
+            _ if text.starts_with("<!--") => "-->",
+            _ if text.starts_with("<!DOCTYPE svg") => ">",
+            _ => return text.starts_with("<svg"),
+        };
+        let Some((_, rest)) = text.split_once(end) else { return false };
+        text = rest.trim_start();
+    }
 }
 
 /// Columns of the terminal.

@@ -84,7 +84,7 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
         }
         let made = target_of(args, &folder.root, &folder.below).map(|target| make_folder(&target));
         if let Some(Err(message)) = made {
-            work.fail(&message);
+            work.no_folder(&folder.path, &message);
         }
     }
     work.bar.finish();
@@ -311,7 +311,7 @@ impl Work<'_> {
         let no_folder = target.as_deref().and_then(|target| folder_for(target, self.args.dry_run).err());
         if let Some(message) = no_folder {
             self.left(model, before);
-            self.fail(&message);
+            self.no_folder(&model.path, &message);
             return;
         }
         let (bar, interrupt) = (&self.bar, &self.interrupt);
@@ -408,7 +408,7 @@ impl Work<'_> {
     /// Copies a file that is no model, so that the output is a whole bundle.
     fn other(&mut self, source: &Path, target: &Path) {
         if let Err(message) = folder_for(target, self.args.dry_run) {
-            self.fail(&message);
+            self.no_folder(source, &message);
             return;
         }
         let interrupt = &self.interrupt;
@@ -424,6 +424,14 @@ impl Work<'_> {
             }
             _ => {}
         }
+    }
+
+    /// There is no folder for what is at that path.
+    fn no_folder(&mut self, path: &Path, message: &str) {
+        if self.args.json {
+            let _ = json_line(&mut io::stdout(), "error", fields! { path: shown(path), message: message });
+        }
+        self.fail(message);
     }
 
     fn fail(&mut self, message: &str) {

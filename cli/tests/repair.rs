@@ -333,6 +333,8 @@ fn a_failure_is_said_once_and_nothing_is_claimed() {
     let ran = run(root.path(), &["repair", "m", "--output", "out/mended"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
     assert!(!ran.out.contains("after:"), "{}", ran.out);
+    let ran = run(root.path(), &["repair", "m", "--output", "out/mended", "--json"]);
+    assert_eq!((ran.status, ran.err.lines().count(), ran.kind("error").len()), (Some(2), 1, 3), "{}", ran.out);
     let ran = run(root.path(), &["repair", "missing", "missing", "--output", "mended"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
     assert!(!ran.out.contains("after:"), "{}", ran.out);
@@ -380,13 +382,22 @@ fn a_picture_takes_the_place_of_nothing_but_a_picture() {
     write(&path("x.safetensors"), &misaligned(100));
     write(&path("y.safetensors"), &aligned());
     write(&path("notes.txt"), b"mine");
+    write(&path("page.svg"), b"<!DOCTYPE html><html><svg/></html>");
     for (target, link) in [("x.safetensors", "x-link.svg"), ("y.safetensors", "y-link.svg"), (".", "folder.svg")] {
         symlink(target, path(link)).expect("links");
     }
     fs::hard_link(path("x.safetensors"), path("hard.svg")).expect("links");
     let before = names(root.path());
-    for target in ["x.safetensors", "y.safetensors", "notes.txt", "x-link.svg", "y-link.svg", "folder.svg", "hard.svg"]
-    {
+    for target in [
+        "x.safetensors",
+        "y.safetensors",
+        "notes.txt",
+        "page.svg",
+        "x-link.svg",
+        "y-link.svg",
+        "folder.svg",
+        "hard.svg",
+    ] {
         let ran = run(root.path(), &["inspect", "x.safetensors", "--svg", target]);
         assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{target}: {}", ran.err);
         assert!(ran.err.contains("choose another name"), "{}", ran.err);
@@ -400,10 +411,10 @@ fn a_picture_takes_the_place_of_nothing_but_a_picture() {
     for target in ["new.svg", "new.svg"] {
         assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", target]).status, Some(0));
     }
-    write(&path("old.svg"), b"<?xml version=\"1.0\"?>\n<svg/>");
+    write(&path("old.svg"), b"<?xml version=\"1.0\"?>\n<!-- a -->\n<svg/>");
     symlink("old.svg", path("to-old.svg")).expect("links");
     assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", "to-old.svg"]).status, Some(0));
-    assert_eq!(fs::read(path("old.svg")).expect("reads"), b"<?xml version=\"1.0\"?>\n<svg/>");
+    assert_eq!(fs::read(path("old.svg")).expect("reads"), b"<?xml version=\"1.0\"?>\n<!-- a -->\n<svg/>");
     assert!(fs::read(path("to-old.svg")).expect("reads").starts_with(b"<svg"));
 }
 

@@ -163,7 +163,7 @@ impl Manifest {
         self.layout == Manifest::new(Path::new(""), other).layout
     }
 
-    pub(super) fn write(&self, output: &Path) -> Result<()> {
+    pub(super) fn write(&self, output: &Path, durability: Durability) -> Result<()> {
         let files: serde_json::Map<String, Value> = self
             .entries
             .iter()
@@ -194,8 +194,7 @@ impl Manifest {
             "folders": self.folders.iter().map(|folder| encoded(folder)).collect::<Vec<_>>(),
         });
         let path = output.join(MANIFEST);
-        // Lost in a power failure, it costs writing the files again.
-        writer::replace(&path, format!("{value:#}\n").as_bytes(), Durability::NotDurable)
+        writer::replace(&path, format!("{value:#}\n").as_bytes(), durability)
     }
 }
 
