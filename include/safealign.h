@@ -1104,7 +1104,8 @@ typedef struct sa_overlay_report {
    */
   uint64_t removed;
   /**
-   * Files that could not be mended and were linked as they are, or left out; scan the bundle to learn which.
+   * Files that could not be mended and were linked as they are, left out, or left in the output; scan the bundle to
+   * learn which.
    */
   uint64_t warnings;
 } sa_overlay_report;
@@ -1524,15 +1525,19 @@ void sa_repair_report_init(struct sa_repair_report *report);
  * Mended are misaligned tensors, a header padded with NUL bytes, holes (in the compact layout) and, if asked for, bytes
  * after the last tensor. A file without any of these is left alone, or copied as it is where there is a destination.
  * Whatever fails, the file at the path is the old one or the new one, whole. Metadata and its order, mode and, where
- * permitted, owner are kept. Memory stays below 8 MiB and what the header takes, whatever the file's size.
+ * permitted, owner are kept. Memory does not grow with the data: it stays below 8 MiB and five times the bytes of the
+ * JSON header.
  *
  * @param source       NUL-terminated, in the system's encoding. A link is followed where there is a destination.
- * @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced.
+ * @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced,
+ *                     unless it is read-only. The source itself, by whatever name, is refused: in place has to be asked
+ *                     for, by null.
  * @param options      Null for the defaults.
  * @param report       Null, or a report to fill.
  * @return `SA_ERR_REFUSED` for what could harm something, with the way out in the message: a symbolic link, a file with
- *         other hard links, an entry of a cache that names files by their content, a read-only file or folder, trailing
- *         bytes that would be lost, too little free space. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
+ *         other hard links, an entry of a cache that names files by their content, a read-only file or folder, a
+ *         destination that is the source, trailing bytes that would be lost, too little free space. `SA_ERR_UNSUPPORTED`
+ *         for a file that has to be laid out anew and has a dtype that the format does not know. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
  *         nothing was replaced. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and what `sa_file_open` returns
  *         for a file that is broken.
  */
@@ -1551,15 +1556,16 @@ void sa_overlay_report_init(struct sa_overlay_report *report);
  * Makes a folder that loads in place of a bundle, which stays as it is: every misaligned file is written repaired, and
  * everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a symbolic link.
  *
- * Run again, it does only what is missing or stale. Two at once: the second waits for the first. For one file that is to
+ * Run again, it does only what is missing or stale. It replaces and removes nothing but its own links, and files that are
+ * still those that it wrote. Two at once: the second waits for the first. For one file that is to
  * be opened there is `SA_UNALIGNED_OVERLAY`.
  *
  * @param bundle   The folder, NUL-terminated, in the system's encoding.
  * @param output   The folder to make, elsewhere: empty, missing, or an overlay of this bundle.
  * @param options  Null for the defaults; `force` and `dry_run` have to be 0.
  * @param report   Null, or a report to fill.
- * @return `SA_ERR_REFUSED` for an output with other content, within the bundle or around it, and for too little free
- *         space; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+ * @return `SA_ERR_REFUSED` for an output with other content, or where something else has taken the place of a link or a
+ *         file of the overlay, or within the bundle or around it, and for too little free space: nothing was touched; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
  */
 sa_status sa_overlay_bundle(const char *bundle,
                             const char *output,

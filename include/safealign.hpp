@@ -129,6 +129,13 @@ enum class HeaderPadding : std::int32_t {
     Nul = SA_HEADER_PADDING_NUL,
 };
 
+/// What came of a repair; see sa_repair_action.
+enum class RepairAction : std::int32_t {
+    Untouched = SA_REPAIR_UNTOUCHED,
+    Copied = SA_REPAIR_COPIED,
+    Rewritten = SA_REPAIR_REWRITTEN,
+};
+
 /// Where a view's bytes are; see sa_origin.
 enum class Origin : std::int32_t { Mapped = SA_ORIGIN_MAPPED, Copied = SA_ORIGIN_COPIED };
 
@@ -377,7 +384,7 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 /// Called while a file is written, on the thread that writes, with the bytes done and the bytes in all. True to go on;
 /// false cancels, and the target stays as it was.
 ///
-/// What it throws cancels too, and comes out of write_aligned() once the library's frames are gone.
+/// What it throws cancels too, and comes out of write_aligned(), repair() or overlay_bundle() once the library's frames are gone.
 using Progress = std::function<bool(std::uint64_t bytes_done, std::uint64_t bytes_total)>;
 
 namespace detail {
@@ -395,6 +402,14 @@ inline sa_write_options write_defaults() noexcept {
 
 inline sa_open_options open_defaults() noexcept {
     return initialised<sa_open_options, sa_open_options_init>();
+}
+
+inline sa_scan_options scan_defaults() noexcept {
+    return initialised<sa_scan_options, sa_scan_options_init>();
+}
+
+inline sa_repair_options repair_defaults() noexcept {
+    return initialised<sa_repair_options, sa_repair_options_init>();
 }
 
 }  // namespace detail
@@ -459,6 +474,92 @@ struct Stats {
     HeaderPadding header_padding = HeaderPadding::None;
     /// False if the file system cannot map, and the file was read into memory.
     bool is_mapped = false;
+};
+
+/// What a file has of one dtype; sizes in bytes.
+struct DtypeUse {
+    /// As it stands in the header.
+    std::string name;
+    /// Nothing for one that the format does not know.
+    std::optional<Dtype> dtype;
+    std::uint64_t tensors = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t misaligned_tensors = 0;
+    std::uint64_t misaligned_bytes = 0;
+};
+
+/// What the header says of a file; sizes in bytes. See sa_scan_report.
+struct ScanReport {
+    std::uint64_t file_size = 0;
+    std::uint64_t header_len = 0;
+    std::uint64_t data_start = 0;
+    std::uint64_t tensors = 0;
+    std::uint64_t tensor_bytes = 0;
+    std::uint64_t misaligned_tensors = 0;
+    /// What a loader that maps has to copy.
+    std::uint64_t misaligned_bytes = 0;
+    /// Tensors that do not stand on a multiple of the alignment that was asked about.
+    std::uint64_t tensors_below_alignment = 0;
+    std::uint64_t gaps = 0;
+    std::uint64_t gap_bytes = 0;
+    std::uint64_t trailing_bytes = 0;
+    std::uint64_t unknown_dtype_tensors = 0;
+    HeaderPadding header_padding = HeaderPadding::None;
+    /// Why the reference reader would not open the file, and the same in a word such as "HOLE"; empty if it would.
+    std::string nonconforming;
+    std::string nonconforming_reason;
+    /// Most bytes first.
+    std::vector<DtypeUse> dtypes;
+
+    /// Whether the reference reader would open the file.
+    [[nodiscard]] bool conforms() const noexcept { return nonconforming_reason.empty(); }
+};
+
+/// How to repair, and how an overlay is made.
+struct RepairOptions {
+    /// In bytes: a power of two from 8 to 2097152; 64 by default.
+    std::uint64_t alignment = detail::repair_defaults().alignment;
+    Layout layout = static_cast<Layout>(detail::repair_defaults().layout);
+    Durability durability = static_cast<Durability>(detail::repair_defaults().durability);
+    /// Read back every tensor and compare it with the source's before the file is put in place.
+    bool compare = detail::repair_defaults().compare != 0;
+    /// Leave out bytes after the last tensor; without it a file that would lose some is refused.
+    bool drop_trailing = detail::repair_defaults().drop_trailing != 0;
+    /// Lay the file out anew even where nothing is wrong with it. Not for overlays.
+    bool force = detail::repair_defaults().force != 0;
+    /// Check everything, report what would be done, and do nothing. Not for overlays.
+    bool dry_run = detail::repair_defaults().dry_run != 0;
+    Progress progress = nullptr;
+};
+
+/// What a repair did; sizes in bytes. See sa_repair_report.
+struct RepairReport {
+    RepairAction action = RepairAction::Untouched;
+    std::uint64_t tensors = 0;
+    std::uint64_t tensors_moved = 0;
+    /// Of the source. None is left.
+    std::uint64_t misaligned_tensors = 0;
+    std::uint64_t misaligned_bytes = 0;
+    std::uint64_t source_size = 0;
+    std::uint64_t source_gap_bytes = 0;
+    std::uint64_t source_trailing_bytes = 0;
+    /// Of the file as it is now: at the destination, or in place.
+    std::uint64_t file_size = 0;
+    std::uint64_t data_start = 0;
+    std::uint64_t padding = 0;
+    std::uint64_t bytes_compared = 0;
+};
+
+/// What an overlay has; sizes in bytes. See sa_overlay_report.
+struct OverlayReport {
+    std::uint64_t written = 0;
+    std::uint64_t bytes_written = 0;
+    std::uint64_t kept = 0;
+    std::uint64_t bytes_kept = 0;
+    std::uint64_t linked = 0;
+    std::uint64_t removed = 0;
+    /// Files that could not be mended and were linked, left out, or left in the output; scan the bundle to learn which.
+    std::uint64_t warnings = 0;
 };
 
 /// A tensor as the header describes it. Name and shape live as long as the file or any of its views.
@@ -544,6 +645,55 @@ inline sa_write_options lowered(const WriteOptions& options) noexcept {
     return out;
 }
 
+inline sa_repair_options lowered(const RepairOptions& options) noexcept {
+    sa_repair_options out = repair_defaults();
+    out.alignment = options.alignment;
+    out.layout = static_cast<std::int32_t>(options.layout);
+    out.durability = static_cast<std::int32_t>(options.durability);
+    out.compare = options.compare ? 1 : 0;
+    out.drop_trailing = options.drop_trailing ? 1 : 0;
+    out.force = options.force ? 1 : 0;
+    out.dry_run = options.dry_run ? 1 : 0;
+    return out;
+}
+
+inline RepairReport taken(const sa_repair_report& report) noexcept {
+    RepairReport out;
+    out.action = static_cast<RepairAction>(report.action);
+    out.tensors = report.tensors;
+    out.tensors_moved = report.tensors_moved;
+    out.misaligned_tensors = report.misaligned_tensors;
+    out.misaligned_bytes = report.misaligned_bytes;
+    out.source_size = report.source_size;
+    out.source_gap_bytes = report.source_gap_bytes;
+    out.source_trailing_bytes = report.source_trailing_bytes;
+    out.file_size = report.file_size;
+    out.data_start = report.data_start;
+    out.padding = report.padding;
+    out.bytes_compared = report.bytes_compared;
+    return out;
+}
+
+inline ScanReport taken(const sa_scan_report& report) {
+    ScanReport out;
+    out.file_size = report.file_size;
+    out.header_len = report.header_len;
+    out.data_start = report.data_start;
+    out.tensors = report.tensors;
+    out.tensor_bytes = report.tensor_bytes;
+    out.misaligned_tensors = report.misaligned_tensors;
+    out.misaligned_bytes = report.misaligned_bytes;
+    out.tensors_below_alignment = report.tensors_below_alignment;
+    out.gaps = report.gaps;
+    out.gap_bytes = report.gap_bytes;
+    out.trailing_bytes = report.trailing_bytes;
+    out.unknown_dtype_tensors = report.unknown_dtype_tensors;
+    out.header_padding = static_cast<HeaderPadding>(report.header_padding);
+    out.nonconforming = report.nonconforming == nullptr ? "" : report.nonconforming;
+    out.nonconforming_reason = report.nonconforming_reason == nullptr ? "" : report.nonconforming_reason;
+    return out;
+}
+
 inline WriteReport taken(const sa_write_report& report) noexcept {
     return {report.file_size, report.data_start, report.padding, report.tensors, report.tensors_moved};
 }
@@ -553,6 +703,9 @@ struct FreeFile {
 };
 struct FreePlan {
     void operator()(sa_plan* plan) const noexcept { sa_plan_free(plan); }
+};
+struct FreeScan {
+    void operator()(sa_scan* scan) const noexcept { sa_scan_free(scan); }
 };
 struct AbortWriter {
     void operator()(sa_writer* writer) const noexcept { sa_writer_abort(writer); }
@@ -575,6 +728,50 @@ struct ReleaseView {
         return detail::taken(error);
     }
     return static_cast<Dtype>(dtype);
+}
+
+/// What the header says of a file: which tensors a loader that maps has to copy, and what is odd. Never reads the data.
+///
+/// @param alignment  What ScanReport::tensors_below_alignment is about, in bytes: a power of two from 8 to 2097152.
+[[nodiscard]] inline Result<ScanReport> scan(std::string_view path,
+                                             std::uint64_t alignment = detail::scan_defaults().alignment) {
+    const Result<std::string> source = detail::terminated(path, "path");
+    if (!source) {
+        return source.error();
+    }
+    sa_scan_options options = detail::scan_defaults();
+    options.alignment = alignment;
+    sa_scan* made = nullptr;
+    sa_error error;
+    if (sa_scan_file(source->c_str(), &options, &made, &error) != SA_OK) {
+        return detail::taken(error);
+    }
+    const std::unique_ptr<sa_scan, detail::FreeScan> scan(made);
+    sa_scan_report found;
+    sa_scan_report_init(&found);
+    if (sa_scan_get(scan.get(), &found, &error) != SA_OK) {
+        return detail::taken(error);
+    }
+    ScanReport report = detail::taken(found);
+    report.dtypes.reserve(found.dtypes);
+    for (std::size_t index = 0; index < found.dtypes; ++index) {
+        sa_scan_dtype row;
+        sa_scan_dtype_init(&row);
+        if (sa_scan_dtype_at(scan.get(), index, &row, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        DtypeUse use;
+        use.name.assign(row.name, row.name_len);
+        if (row.dtype != 0) {
+            use.dtype = static_cast<Dtype>(row.dtype);
+        }
+        use.tensors = row.tensors;
+        use.bytes = row.bytes;
+        use.misaligned_tensors = row.misaligned_tensors;
+        use.misaligned_bytes = row.misaligned_bytes;
+        report.dtypes.push_back(std::move(use));
+    }
+    return report;
 }
 
 inline namespace SAFEALIGN_VARIANT {
@@ -639,6 +836,80 @@ struct ProgressCall {
         return detail::taken(error);
     }
     return detail::taken(report);
+}
+
+/// Writes a file anew so that every tensor maps without a copy: to `destination`, or in place where that is nullopt.
+///
+/// Whatever fails, the file at the path is the old one or the new one, whole. See sa_repair_file for what is mended and
+/// for the statuses; Status::Refused comes with the way out in the message.
+[[nodiscard]] inline Result<RepairReport> repair(std::string_view source, std::optional<std::string_view> destination,
+                                                 const RepairOptions& options = {}) {
+    const Result<std::string> from = detail::terminated(source, "source");
+    if (!from) {
+        return from.error();
+    }
+    const Result<std::string> to = detail::terminated(destination.value_or(std::string_view()), "destination");
+    if (!to) {
+        return to.error();
+    }
+    sa_repair_options c_options = detail::lowered(options);
+    detail_of_progress::ProgressCall call{};
+    if (options.progress) {
+        call.progress = &options.progress;
+        c_options.progress = detail_of_progress::ProgressCall::step;
+        c_options.progress_context = &call;
+    }
+    sa_repair_report report;
+    sa_repair_report_init(&report);
+    sa_error error;
+    const sa_status status =
+        sa_repair_file(from->c_str(), destination ? to->c_str() : nullptr, &c_options, &report, &error);
+#if SAFEALIGN_EXCEPTIONS
+    if (call.thrown) {
+        std::rethrow_exception(call.thrown);
+    }
+#endif
+    if (status != SA_OK) {
+        return detail::taken(error);
+    }
+    return detail::taken(report);
+}
+
+/// Makes `output` a folder that loads in place of the folder `bundle`, which stays as it is: misaligned files are written
+/// repaired, everything else is a symbolic link. Run again, it does only what is missing or stale.
+///
+/// See sa_overlay_bundle for the statuses. For one file that is to be opened there is Unaligned::Overlay.
+[[nodiscard]] inline Result<OverlayReport> overlay_bundle(std::string_view bundle, std::string_view output,
+                                                          const RepairOptions& options = {}) {
+    const Result<std::string> from = detail::terminated(bundle, "bundle");
+    if (!from) {
+        return from.error();
+    }
+    const Result<std::string> to = detail::terminated(output, "output");
+    if (!to) {
+        return to.error();
+    }
+    sa_repair_options c_options = detail::lowered(options);
+    detail_of_progress::ProgressCall call{};
+    if (options.progress) {
+        call.progress = &options.progress;
+        c_options.progress = detail_of_progress::ProgressCall::step;
+        c_options.progress_context = &call;
+    }
+    sa_overlay_report report;
+    sa_overlay_report_init(&report);
+    sa_error error;
+    const sa_status status = sa_overlay_bundle(from->c_str(), to->c_str(), &c_options, &report, &error);
+#if SAFEALIGN_EXCEPTIONS
+    if (call.thrown) {
+        std::rethrow_exception(call.thrown);
+    }
+#endif
+    if (status != SA_OK) {
+        return detail::taken(error);
+    }
+    return OverlayReport{report.written, report.bytes_written, report.kept,    report.bytes_kept,
+                         report.linked,  report.removed,       report.warnings};
 }
 
 }  // namespace SAFEALIGN_VARIANT

@@ -4,17 +4,17 @@
 mod cache;
 mod manifest;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, Status};
-use crate::layout::LayoutOptions;
-use crate::repair::{RepairOptions, repair_guarded};
+use crate::layout::{LayoutOptions, check_alignment};
+use crate::repair::{RepairOptions, repair_ours, room_in};
 use crate::scan::{self, ScanOptions};
-use crate::writer::{Durability, Progress};
+use crate::writer::{self, Durability, Progress};
 
 pub(crate) use cache::twin_of;
 use manifest::{Entry, Lock, Manifest};
@@ -69,10 +69,13 @@ enum Task {
 /// repaired, everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a
 /// symbolic link.
 ///
-/// Run again, it does only what is missing or stale: a manifest in `output` records size and time of each source. A
-/// folder with other content is refused ([`Status::Refused`]), as is one within the bundle or around it. Two at once: the
-/// second waits for the first.
+/// Run again, it does only what is missing or stale: a manifest in `output` records size and times of each source, and
+/// what was written. Replaced or removed is only what the overlay made: its links, and files that are still those that
+/// it wrote. A folder with other content is refused ([`Status::Refused`]), as is one where something else has taken the
+/// place of a link or a file of the overlay, or that is within the bundle or around it; then nothing is touched. Two at
+/// once: the second waits for the first.
 pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Result<OverlayReport> {
+    check_alignment(options.layout.alignment)?;
     let real = fs::canonicalize(bundle).map_err(|error| Error::io("open", &error).at(bundle))?;
     if !real.is_dir() {
         return Err(Error::new(Status::InvalidArgument, "is not a folder").at(bundle));
@@ -82,30 +85,34 @@ pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Re
     if intended.starts_with(&real) || real.starts_with(&intended) {
         return refuse("is within the bundle or around it: choose a folder elsewhere", output);
     }
+    if intended.is_dir() {
+        manifest_of(&intended, &real)?;
+    }
     fs::create_dir_all(output).map_err(|error| Error::io("create", &error).at(output))?;
     let output = fs::canonicalize(output).map_err(|error| Error::io("open", &error).at(output))?;
     let _lock = Lock::of(&output.join(manifest::LOCK))?;
-    let manifest = match Manifest::read(&output)? {
-        // Another layout was asked for: all that was written is stale, but known to be ours.
-        Some(mut manifest) if manifest.source == real => {
-            if !manifest.is_laid_out_as(&options.layout) {
-                manifest.entries.values_mut().for_each(Entry::outdate);
-            }
-            manifest
-        }
-        Some(manifest) => {
-            let message = format!("is an overlay of {}: choose another folder", manifest.source.display());
-            return refuse(&message, &output);
-        }
-        None if has_content(&output)? => {
-            return refuse("has content that is not an overlay's: choose an empty folder", &output);
-        }
-        None => Manifest::new(&real, &options.layout),
-    };
-    let mut work = Work { real, output, old: manifest, report: OverlayReport::default(), tasks: Vec::new() };
+    let mut old = manifest_of(&output, &real)?.unwrap_or_else(|| Manifest::new(&real, &options.layout));
+    if !old.is_laid_out_as(&options.layout) {
+        // All that was written is stale, but known to be ours.
+        old.entries.values_mut().for_each(Entry::outdate);
+    }
+    let mut work = Work { real, output, old, report: OverlayReport::default(), tasks: Vec::new() };
     work.survey(Path::new(""))?;
+    work.check()?;
     work.carry_out(options)?;
     Ok(work.report)
+}
+
+/// The manifest of an output folder, if it is an overlay of that bundle; nothing, if it is empty.
+fn manifest_of(output: &Path, bundle: &Path) -> Result<Option<Manifest>> {
+    match Manifest::read(output)? {
+        Some(manifest) if manifest.source == bundle => Ok(Some(manifest)),
+        Some(manifest) => {
+            refuse(&format!("is an overlay of {}: choose another folder", manifest.source.display()), output)
+        }
+        None if has_content(output)? => refuse("has content that is not an overlay's: choose an empty folder", output),
+        None => Ok(None),
+    }
 }
 
 /// The real path of what need not exist yet.
@@ -124,7 +131,23 @@ fn refuse<T>(message: &str, path: &Path) -> Result<T> {
 /// Whether a folder has anything that an overlay does not put there by itself.
 fn has_content(folder: &Path) -> Result<bool> {
     let entries = fs::read_dir(folder).map_err(|error| Error::io("list", &error).at(folder))?;
-    Ok(entries.flatten().any(|entry| entry.file_name() != manifest::LOCK))
+    // The lock, and a manifest that another process is just making.
+    let ours =
+        |name: &[u8]| name == manifest::LOCK.as_bytes() || name.starts_with(b".safealign-") && name.ends_with(b".tmp");
+    Ok(entries.flatten().any(|entry| !ours(entry.file_name().as_bytes())))
+}
+
+/// What stands at a place of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Nothing,
+    /// The link that an overlay makes there.
+    Link,
+    /// A file that the overlay wrote, as it wrote it.
+    File,
+    Folder,
+    /// Something else: not ours to touch.
+    Foreign,
 }
 
 struct Work {
@@ -148,7 +171,9 @@ impl Work {
         let mut any = false;
         for entry in entries {
             let name = entry.file_name();
-            if name.as_bytes().starts_with(b"._") || name.as_bytes().ends_with(b".incomplete") {
+            // A bundle may be an overlay itself.
+            let is_record = folder.as_os_str().is_empty() && (name == manifest::MANIFEST || name == manifest::LOCK);
+            if is_record || name.as_bytes().starts_with(b"._") || name.as_bytes().ends_with(b".incomplete") {
                 continue;
             }
             let (path, below) = (entry.path(), folder.join(&name));
@@ -181,8 +206,10 @@ impl Work {
 
     fn task(&mut self, path: &Path, below: &Path, found: &Metadata) -> Task {
         let target = self.output.join(below);
-        let is_there = fs::symlink_metadata(&target).ok().filter(|at| at.is_file());
-        if let Some(at) = is_there.filter(|at| self.old.entries.get(below) == Some(&Entry::of(found, at))) {
+        if self.standing(below) == Standing::File
+            && let Ok(at) = fs::symlink_metadata(&target)
+            && self.old.entries.get(below).is_some_and(|entry| entry.is_current(found, &at))
+        {
             return Task::Keep(at.len());
         }
         match scan::scan(path, &ScanOptions::default()) {
@@ -195,40 +222,136 @@ impl Work {
         }
     }
 
+    fn standing(&self, below: &Path) -> Standing {
+        // What lies behind a link is not in the output, whatever it is.
+        for ancestor in below.ancestors().skip(1).filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+            if !fs::symlink_metadata(self.output.join(ancestor)).is_ok_and(|found| found.is_dir()) {
+                return Standing::Nothing;
+            }
+        }
+        let target = self.output.join(below);
+        match fs::symlink_metadata(&target) {
+            Ok(found) if found.is_dir() => Standing::Folder,
+            Ok(found) if found.is_symlink() => {
+                let ours = fs::read_link(&target).is_ok_and(|to| to == self.real.join(below));
+                if ours { Standing::Link } else { Standing::Foreign }
+            }
+            Ok(found) => {
+                let ours = found.is_file() && self.old.entries.get(below).is_some_and(|entry| entry.wrote(&found));
+                if ours { Standing::File } else { Standing::Foreign }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Standing::Nothing,
+            Err(_) => Standing::Foreign,
+        }
+    }
+
+    /// Refuses, before anything is touched, where something that is not ours stands in the way.
+    fn check(&self) -> Result<()> {
+        for (below, task) in &self.tasks {
+            match (self.standing(below), task) {
+                (Standing::Foreign, _) => return self.in_the_way(below),
+                (Standing::File, Task::Folder) => return self.in_the_way(below),
+                (Standing::Folder, Task::Link | Task::Write) => self.check_folder(below)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a folder that a link or a file is to replace, unless the overlay made it and all that is in it.
+    fn check_folder(&self, folder: &Path) -> Result<()> {
+        if !self.old.folders.contains(folder) {
+            return self.in_the_way(folder);
+        }
+        for below in self.names_in(folder)? {
+            match self.standing(&below) {
+                Standing::Folder => self.check_folder(&below)?,
+                Standing::Foreign => return self.in_the_way(&below),
+                Standing::Nothing | Standing::Link | Standing::File => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn in_the_way<T>(&self, below: &Path) -> Result<T> {
+        refuse("is not what the overlay put there: move it elsewhere", &self.output.join(below))
+    }
+
+    /// What is in a folder of the output, by its path below that.
+    fn names_in(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let path = self.output.join(folder);
+        let entries = fs::read_dir(&path).and_then(|entries| entries.collect::<std::io::Result<Vec<DirEntry>>>());
+        let entries = entries.map_err(|error| Error::io("list", &error).at(&path))?;
+        Ok(entries.iter().map(|entry| folder.join(entry.file_name())).collect())
+    }
+
+    /// Makes room where a link, a file or a folder is to be: takes away what is ours, and nothing else.
+    fn clear(&self, below: &Path) -> Result<()> {
+        let target = self.output.join(below);
+        let removed = match self.standing(below) {
+            Standing::Nothing => return Ok(()),
+            Standing::Link | Standing::File => fs::remove_file(&target),
+            Standing::Folder if self.old.folders.contains(below) => {
+                self.names_in(below)?.iter().try_for_each(|inner| self.clear(inner))?;
+                fs::remove_dir(&target)
+            }
+            Standing::Folder | Standing::Foreign => return self.in_the_way(below),
+        };
+        removed.map_err(|error| Error::io("remove", &error).at(&target))
+    }
+
     fn carry_out(&mut self, options: &mut OverlayOptions) -> Result<()> {
         let tasks = std::mem::take(&mut self.tasks);
         let size = |below: &Path| fs::metadata(self.real.join(below)).map_or(0, |found| found.len());
-        let total = tasks.iter().filter(|(_, task)| matches!(task, Task::Write)).map(|(below, _)| size(below)).sum();
+        let writes = || tasks.iter().filter(|(_, task)| matches!(task, Task::Write)).map(|(below, _)| below);
+        let total = writes().map(|below| size(below)).sum();
+        let replaced = |below: &Path| match self.standing(below) {
+            Standing::File => fs::symlink_metadata(self.output.join(below)).map_or(0, |found| found.len()),
+            _ => 0,
+        };
+        let needed = writer::space_needed(writes().map(|below| (size(below), replaced(below))));
+        room_in(&self.output, needed, "the files to be written").map_err(|error| error.at(&self.output))?;
+
+        let all = |wanted: fn(&Task) -> bool| {
+            let these = tasks.iter().filter(move |(_, task)| wanted(task));
+            these.map(|(below, _)| below.clone()).collect::<BTreeSet<PathBuf>>()
+        };
+        let kept = all(|task| matches!(task, Task::Keep(_)));
+        let links = all(|task| matches!(task, Task::Link));
+        let folders = all(|task| matches!(task, Task::Folder));
+        // What is ours stays known while it changes, also if this run is killed.
         let mut manifest = Manifest::new(&self.real, &options.layout);
-        // Files that are kept stay known, also if this run is killed.
-        for (below, _) in tasks.iter().filter(|(_, task)| matches!(task, Task::Keep(_))) {
-            let entry = self.old.entries.get(below).cloned();
-            manifest.entries.extend(entry.map(|entry| (below.clone(), entry)));
-        }
-        let all: BTreeMap<&Path, ()> = tasks.iter().map(|(below, _)| (below.as_path(), ())).collect();
-        self.report.removed = self.remove_gone(&all);
-        manifest.links = tasks.iter().filter(|(_, task)| matches!(task, Task::Link)).map(|(p, _)| p.clone()).collect();
-        manifest.write(&self.output)?;
+        manifest.entries = self.old.entries.clone();
+        let stale = manifest.entries.iter_mut().filter(|(below, _)| !kept.contains(*below));
+        stale.for_each(|(_, entry)| entry.outdate());
+        manifest.links = &self.old.links | &links;
+        manifest.folders = &self.old.folders | &folders;
+        manifest.write(&self.output, Durability::NotDurable)?;
+        self.remove_gone(&all(|_| true), &folders);
+        let mut made = kept;
+        let mut linked = links;
         let mut done = 0;
         for (below, task) in &tasks {
             let (source, target) = (self.real.join(below), self.output.join(below));
             match task {
-                Task::Folder => make_folder(&target)?,
+                Task::Folder => self.make_folder(below)?,
                 Task::Keep(size) => {
                     self.report.kept += 1;
                     self.report.bytes_kept += size;
                 }
                 Task::Link => {
-                    link(&source, &target)?;
+                    self.link(below)?;
                     self.report.linked += 1;
                 }
                 Task::Write => {
                     let before = fs::metadata(&source).map_err(|error| Error::io("stat", &error).at(&source))?;
-                    match self.write(&source, &target, options, done, total) {
+                    match self.write(below, &before, &mut manifest, options, done, total) {
                         Ok(size) => {
                             let at = fs::metadata(&target).map_err(|error| Error::io("stat", &error).at(&target))?;
                             manifest.entries.insert(below.clone(), Entry::of(&before, &at));
-                            manifest.write(&self.output)?;
+                            self.old.entries.insert(below.clone(), Entry::of(&before, &at));
+                            manifest.write(&self.output, Durability::NotDurable)?;
+                            made.insert(below.clone());
                             self.report.written += 1;
                             self.report.bytes_written += size;
                         }
@@ -236,7 +359,8 @@ impl Work {
                         Err(error) if is_of_the_file(error.status()) && error.path() == Some(&source) => {
                             let message = format!("linked as it is: {}", error.message());
                             self.report.warnings.push((source.clone(), message));
-                            link(&source, &target)?;
+                            self.link(below)?;
+                            linked.insert(below.clone());
                             self.report.linked += 1;
                         }
                         Err(error) => return Err(error),
@@ -245,10 +369,31 @@ impl Work {
                 }
             }
         }
-        Ok(())
+        manifest.entries.retain(|below, _| made.contains(below));
+        manifest.links = linked;
+        manifest.folders = folders;
+        manifest.write(&self.output, options.durability)
     }
 
-    fn write(&self, source: &Path, target: &Path, options: &mut OverlayOptions, done: u64, total: u64) -> Result<u64> {
+    fn write(
+        &self,
+        below: &Path,
+        found: &Metadata,
+        manifest: &mut Manifest,
+        options: &mut OverlayOptions,
+        done: u64,
+        total: u64,
+    ) -> Result<u64> {
+        if !matches!(self.standing(below), Standing::Link | Standing::File) {
+            self.clear(below)?;
+        }
+        // What stands at the target is a link or a stale file of ours, which the rename replaces. Both are known
+        // before that, whenever this process may be killed.
+        let mut sealed = |made: &Metadata| {
+            let entry = Entry::of(found, made).replacing(self.old.entries.get(below));
+            manifest.entries.insert(below.to_owned(), entry);
+            manifest.write(&self.output, Durability::NotDurable)
+        };
         let mut progress = options.progress.as_mut().map(|progress| move |now, _| progress(done + now, total));
         let mut options = RepairOptions {
             layout: options.layout,
@@ -258,48 +403,56 @@ impl Work {
             progress: progress.as_mut().map(|progress| progress as _),
             ..RepairOptions::default()
         };
-        // What stands at the target is a link or a stale file of ours, which the rename replaces.
-        Ok(repair_guarded(source, Some(target), false, &mut options)?.after.file_size)
+        let report = repair_ours(&self.real.join(below), &self.output.join(below), &mut sealed, &mut options)?;
+        Ok(report.after.file_size)
+    }
+
+    /// A folder where nothing, a folder or a link of ours is.
+    fn make_folder(&self, below: &Path) -> Result<()> {
+        if self.standing(below) == Standing::Folder {
+            return Ok(());
+        }
+        self.clear(below)?;
+        let target = self.output.join(below);
+        fs::create_dir(&target).map_err(|error| Error::io("create", &error).at(&target))
+    }
+
+    /// A link where nothing, or something of ours is.
+    fn link(&self, below: &Path) -> Result<()> {
+        if self.standing(below) == Standing::Link {
+            return Ok(());
+        }
+        self.clear(below)?;
+        let target = self.output.join(below);
+        symlink(self.real.join(below), &target).map_err(|error| Error::io("link", &error).at(&target))
     }
 
     /// Takes away what an earlier run made and the bundle no longer has, or has as something else.
-    fn remove_gone(&self, all: &BTreeMap<&Path, ()>) -> u64 {
+    fn remove_gone(&mut self, all: &BTreeSet<PathBuf>, folders: &BTreeSet<PathBuf>) {
         let old = self.old.entries.keys().chain(&self.old.links);
-        let gone = old.filter(|below| !all.contains_key(below.as_path())).map(|below| self.output.join(below));
-        gone.filter(|target| {
-            let is_ours = fs::symlink_metadata(target).is_ok_and(|found| found.is_file() || found.is_symlink());
-            is_ours && fs::remove_file(target).is_ok()
-        })
-        .count() as u64
+        for below in old.filter(|below| !all.contains(*below)) {
+            let target = self.output.join(below);
+            match self.standing(below) {
+                Standing::Link | Standing::File => self.report.removed += u64::from(fs::remove_file(&target).is_ok()),
+                Standing::Foreign | Standing::Folder => {
+                    let message = "is gone from the bundle, and not what the overlay put there: left where it is";
+                    self.report.warnings.push((target, message.to_owned()));
+                }
+                Standing::Nothing => {}
+            }
+        }
+        // The inner ones first; one that somebody has put something into stays.
+        for below in self.old.folders.iter().rev().filter(|below| !folders.contains(*below)) {
+            if self.standing(below) == Standing::Folder {
+                let _ = fs::remove_dir(self.output.join(below));
+            }
+        }
     }
 }
 
 /// Whether that failure is about one file's content, and not about the disk or the output.
 fn is_of_the_file(status: Status) -> bool {
     matches!(status, Status::Refused | Status::Unsupported | Status::InvalidArgument | Status::TooLarge)
-}
-
-/// A folder where nothing, a folder or a link of ours is.
-fn make_folder(target: &Path) -> Result<()> {
-    if fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink()) {
-        fs::remove_file(target).map_err(|error| Error::io("remove", &error).at(target))?;
-    }
-    fs::create_dir_all(target).map_err(|error| Error::io("create", &error).at(target))
-}
-
-/// A link where nothing, a link or a file of ours is.
-fn link(source: &Path, target: &Path) -> Result<()> {
-    if fs::read_link(target).is_ok_and(|to| to == source) {
-        return Ok(());
-    }
-    if fs::symlink_metadata(target).is_ok() {
-        let removed = match fs::symlink_metadata(target) {
-            Ok(found) if found.is_dir() => fs::remove_dir_all(target),
-            _ => fs::remove_file(target),
-        };
-        removed.map_err(|error| Error::io("remove", &error).at(target))?;
-    }
-    symlink(source, target).map_err(|error| Error::io("link", &error).at(target))
 }
 
 fn is_model(path: &Path) -> bool {

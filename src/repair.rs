@@ -7,20 +7,20 @@ mod cache;
 mod copy;
 mod guard;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::{Error, Name, Reason, Result, Status};
 use crate::header::{Header, HeaderPadding};
-use crate::layout::{Layout, LayoutOptions, Plan, TensorSpec};
+use crate::layout::{Layout, LayoutOptions, Plan, TensorSpec, check_alignment};
 use crate::scan::{self, ScanOptions, ScanReport};
 use crate::source;
 use crate::writer::{Draft, Durability, Progress, WriteReport, report};
 
 use cache::PageCache;
 use copy::{Job, Run};
-pub(crate) use guard::Identity;
+pub(crate) use guard::{Identity, room_in};
 
 /// How to repair.
 pub struct RepairOptions<'a> {
@@ -96,40 +96,56 @@ pub struct RepairReport {
 /// Mended are misaligned tensors, a header padded with NUL bytes, and (in the compact layout) holes; with
 /// [`RepairOptions::drop_trailing`] also bytes after the last tensor. A file without any of these is left alone (the
 /// same inode and time), or copied as it is where there is a destination; [`RepairOptions::force`] lays it out anew.
-/// Metadata and its order, mode and, where permitted, owner are kept. A file that stands at the destination is replaced.
+/// Metadata and its order, mode and, where permitted, owner are kept. A file that stands at the destination is replaced,
+/// unless it is read-only.
 ///
 /// [`Status::Refused`], with the way out in the message: a symbolic link, a file with other hard links, an entry of a
-/// cache that names files by their content, a read-only file or folder, trailing bytes that would be lost, and too
-/// little free space. A destination that is the source by another name is no way around that.
+/// cache that names files by their content, a read-only file or folder, trailing bytes that would be lost, too little
+/// free space, and a destination that is the source by any name: in place has to be asked for, by `None`.
 /// [`Status::Changed`]: somebody wrote to the source meanwhile, and nothing was replaced.
+/// [`Status::Unsupported`]: the file would have to be laid out anew, and has a dtype that the format does not know.
 pub fn repair(source: &Path, destination: Option<&Path>, options: &mut RepairOptions) -> Result<RepairReport> {
-    repair_guarded(source, destination, true, options)
+    repair_how(source, destination, None, options)
 }
 
-/// As [`repair`]; without `guarded`, what is at the destination is ours to replace.
-pub(crate) fn repair_guarded(
+/// As [`repair`], where what stands at the target is ours to replace. `sealed` is called with the finished file before
+/// it gets its name.
+pub(crate) fn repair_ours(
     source: &Path,
-    destination: Option<&Path>,
-    guarded: bool,
+    target: &Path,
+    sealed: Sealed,
     options: &mut RepairOptions,
 ) -> Result<RepairReport> {
-    let mut repair = || {
+    repair_how(source, Some(target), Some(sealed), options)
+}
+
+fn repair_how(
+    source: &Path,
+    destination: Option<&Path>,
+    ours: Option<Sealed>,
+    options: &mut RepairOptions,
+) -> Result<RepairReport> {
+    // Also where the file turns out to need nothing: a wrong option is wrong with every file.
+    check_alignment(options.layout.alignment)?;
+    let repair = || {
         let (file, found) = source::open_regular(source)?;
         let identity = Identity::of(&found);
+        let target = destination.unwrap_or(source);
+        if ours.is_none()
+            && let Some(destination) = destination
+        {
+            guard::is_another(destination, &identity).map_err(|error| error.at(destination))?;
+        }
         let header = source::read_header(&file, found.len())?;
-        header.require_known_dtypes()?;
         let before = scan::report(&header, found.len(), &ScanOptions::default())?;
         let rewrite = options.would_mend(&before) || options.force;
-        let target = destination.unwrap_or(source);
-        let in_place = match destination {
-            None => true,
-            Some(path) => guard::at(path)?.is_some_and(|found| identity.same_file(&found)),
-        };
-        if !rewrite && in_place {
+        if rewrite {
+            header.require_known_dtypes()?;
+        } else if destination.is_none() {
             return Ok(RepairReport { action: Action::Untouched, after: as_it_is(&before), before, bytes_compared: 0 });
         }
-        if guarded {
-            check_target(source, destination, &identity).map_err(|error| error.at(target))?;
+        if ours.is_none() {
+            check_target(source, destination).map_err(|error| error.at(target))?;
         }
         if rewrite && before.trailing_bytes > 0 && !options.drop_trailing {
             let message = format!(
@@ -138,9 +154,7 @@ pub(crate) fn repair_guarded(
             );
             return guard::refuse(message);
         }
-        let specs: Vec<TensorSpec> = specs(&header);
-        let metadata: Vec<(&str, &str)> = header.metadata().collect();
-        let plan = if rewrite { Some(Plan::new(&specs, &metadata, &options.layout)?) } else { None };
+        let plan = if rewrite { Some(planned(&header, &options.layout)?) } else { None };
         let (action, after) = match &plan {
             Some(plan) => (Action::Rewritten, WriteReport::of(plan)),
             None => (Action::Copied, as_it_is(&before)),
@@ -149,28 +163,92 @@ pub(crate) fn repair_guarded(
         if options.dry_run {
             return Ok(RepairReport { action, before, after, bytes_compared: 0 });
         }
-        let draft = Draft::like(target, options.durability, Some(&found)).map_err(|error| error.at(target))?;
-        draft.reserve(after.file_size).map_err(|error| error.at(target))?;
-        let mut cache = PageCache::new(&file, before.file_size, options.durability == Durability::Durable);
-        let bytes_compared = match &plan {
-            Some(plan) => write_anew(&file, &header, plan, &draft, &mut cache, options)?,
-            None => copy_whole(&file, &draft, after.file_size, &mut cache, options)?,
-        };
-        unchanged(source, &file, &identity)?;
-        // The draft goes with its publishing; the pages can only be given up once they are on the disk.
-        let written = draft.file().try_clone().map_err(|error| Error::io("dup", &error))?;
-        draft.publish().map_err(|error| error.at(target))?;
-        cache.done(&written);
+        let place = Place { source, target, file: &file, found: &found, size: after.file_size, ours };
+        let bytes_compared = place.fill(options, |draft, cache, options| match plan {
+            Some(plan) => write_anew(&file, header, plan, draft, cache, options),
+            None => copy_whole(&file, draft, after.file_size, cache, options),
+        })?;
         Ok(RepairReport { action, before, after, bytes_compared })
     };
     repair().map_err(|error: Error| error.at(source))
+}
+
+/// Copies a file of any content with the guards of [`repair`], and compares it: for what else belongs to a bundle. Of the
+/// options it takes `durability`, `compare`, `dry_run` and `progress`. Returns the bytes that were copied.
+pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> Result<u64> {
+    let mut copy = || {
+        let (file, found) = source::open_regular(source)?;
+        let check = || {
+            guard::is_another(destination, &Identity::of(&found))?;
+            // Under its own name, also a file that is named by its content may be copied.
+            if source.file_name() != destination.file_name() {
+                guard::not_in_a_cache(destination)?;
+            }
+            may_stand_at(destination)?;
+            guard::room_for(destination, found.len())
+        };
+        check().map_err(|error| error.at(destination))?;
+        if !options.dry_run {
+            let place =
+                Place { source, target: destination, file: &file, found: &found, size: found.len(), ours: None };
+            place.fill(options, |draft, cache, options| copy_whole(&file, draft, found.len(), cache, options))?;
+        }
+        Ok(found.len())
+    };
+    copy().map_err(|error: Error| error.at(source))
+}
+
+/// Where a new file goes, and what it is made of.
+struct Place<'a, 's> {
+    source: &'a Path,
+    target: &'a Path,
+    file: &'a File,
+    found: &'a Metadata,
+    /// Of the new file, in bytes.
+    size: u64,
+    /// As in [`repair_ours`].
+    ours: Option<Sealed<'s>>,
+}
+
+type Sealed<'s> = &'s mut dyn FnMut(&Metadata) -> Result<()>;
+
+impl Place<'_, '_> {
+    /// Has a draft filled, and puts it in place if the source is still what it was.
+    fn fill<'o, T>(
+        self,
+        options: &mut RepairOptions<'o>,
+        write: impl FnOnce(&Draft, &mut PageCache, &mut RepairOptions<'o>) -> Result<T>,
+    ) -> Result<T> {
+        let Place { source, target, file, found, size, ours } = self;
+        let at_target = |error: Error| error.at(target);
+        let draft = Draft::like(target, options.durability, Some(found)).map_err(at_target)?;
+        draft.reserve(size).map_err(at_target)?;
+        let mut cache = PageCache::new(file, found.len(), options.durability == Durability::Durable);
+        let written = write(&draft, &mut cache, options)?;
+        unchanged(source, file, &Identity::of(found))?;
+        if let Some(sealed) = ours {
+            let made = draft.file().metadata().map_err(|error| at_target(Error::io("stat", &error)))?;
+            sealed(&made)?;
+        }
+        // The draft goes with its publishing; the pages can only be given up once they are on the disk.
+        let kept = draft.file().try_clone().map_err(|error| Error::io("dup", &error))?;
+        draft.publish().map_err(at_target)?;
+        cache.done(&kept);
+        Ok(written)
+    }
+}
+
+fn planned(header: &Header, layout: &LayoutOptions) -> Result<Plan> {
+    Plan::new(&specs(header), &header.metadata().collect::<Vec<_>>(), layout)
 }
 
 fn specs(header: &Header) -> Vec<TensorSpec<'_>> {
     let known = header.iter().filter_map(|tensor| {
         Some(TensorSpec { name: tensor.name, dtype: tensor.dtype?, shape: tensor.shape, nbytes: tensor.nbytes() })
     });
-    known.collect()
+    let mut specs = Vec::with_capacity(header.len());
+    specs.extend(known);
+    specs
 }
 
 /// A file that is not laid out anew, in the words of one that is.
@@ -184,25 +262,26 @@ fn as_it_is(found: &ScanReport) -> WriteReport {
     }
 }
 
-fn check_target(source: &Path, destination: Option<&Path>, identity: &Identity) -> Result<()> {
+fn check_target(source: &Path, destination: Option<&Path>) -> Result<()> {
     let Some(destination) = destination else {
         let found = guard::at(source)?.ok_or_else(changed)?;
         return guard::may_replace(source, &found);
     };
-    let Some(found) = guard::at(destination)? else { return guard::not_in_a_cache(destination) };
-    if identity.same_file(&found) {
-        return guard::may_replace(destination, &found);
+    if !guard::at(destination)?.is_some_and(|found| found.is_symlink()) {
+        guard::not_in_a_cache(destination)?;
     }
-    if found.is_symlink() {
-        // A dangling link, or one to another file, is replaced; one to the source stands for the source.
-        return match fs::metadata(destination) {
-            Ok(behind) if identity.same_file(&behind) => guard::may_replace(destination, &found),
-            _ => Ok(()),
-        };
+    may_stand_at(destination)
+}
+
+/// Refuses to replace what is no file, or read-only. A link is replaced, not followed.
+fn may_stand_at(destination: &Path) -> Result<()> {
+    match guard::at(destination)? {
+        Some(found) if !found.is_symlink() => {
+            source::require_regular(found.file_type())?;
+            guard::may_write(destination, &found)
+        }
+        _ => Ok(()),
     }
-    source::require_regular(found.file_type())?;
-    guard::not_in_a_cache(destination)?;
-    guard::may_write(destination, &found)
 }
 
 fn changed() -> Error {
@@ -215,40 +294,41 @@ fn unchanged(path: &Path, file: &File, identity: &Identity) -> Result<()> {
     if same(file.metadata()) && same(fs::metadata(path)) { Ok(()) } else { Err(changed()) }
 }
 
+/// Takes header and plan, and lets each go when it has served: of a hundred thousand tensors they are large.
 fn write_anew(
     file: &File,
-    header: &Header,
-    plan: &Plan,
+    header: Header,
+    plan: Plan,
     draft: &Draft,
     cache: &mut PageCache,
     options: &mut RepairOptions,
 ) -> Result<u64> {
     draft.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
+    let (total, in_place) = (plan.file_size(), plan.data_start() + plan.padding());
+    let copy = copy::planned(&plan, &header);
+    drop(plan);
     // As a reader will see the file, not as the plan means it.
-    let written = source::read_header(draft.file(), plan.file_size())?;
-    let survey = written.survey(plan.file_size() - written.data_start())?;
+    let written = source::read_header(draft.file(), total)?;
+    let survey = written.survey(total - written.data_start())?;
     if survey.misaligned_tensors > 0 || survey.trailing_bytes > 0 {
         return Err(Error::new(Status::Internal, "the new layout is not the one that was planned"));
     }
-    let compare = if options.compare { copy::paired(&written, header)? } else { Vec::new() };
-    let tensor_at = |at: u64| {
-        let holds = |tensor: &crate::header::TensorInfo| {
-            (tensor.begin..tensor.end).contains(&(at - written.data_start().min(at)))
-        };
-        written.iter().find(holds).map_or_else(String::new, |tensor| format!("tensor {}", Name(tensor.name)))
-    };
-    let job = Job {
-        source: file,
-        target: draft.file(),
-        copy: &copy::planned(plan, header),
-        compare: &compare,
-        tensor_at: &tensor_at,
-        done: plan.data_start() + plan.padding(),
-        total: plan.file_size(),
-    };
+    let compare = if options.compare { copy::paired(&written, &header)? } else { Vec::new() };
+    drop((written, header));
+    let tensor_at = |at: u64| tensor_at(draft.file(), total, at).unwrap_or_default();
+    let (source, target) = (file, draft.file());
+    let job = Job { source, target, copy: &copy, compare: &compare, tensor_at: &tensor_at, done: in_place, total };
     report(&mut options.progress, job.done, job.total)?;
     job.run(cache, &mut options.progress)?;
     Ok(compare.iter().map(|run| run.len).sum())
+}
+
+/// The tensor whose bytes stand at a place of a file, for a message.
+fn tensor_at(file: &File, size: u64, at: u64) -> Option<String> {
+    let header = source::read_header(file, size).ok()?;
+    let at = at.checked_sub(header.data_start())?;
+    let found = header.iter().find(|tensor| (tensor.begin..tensor.end).contains(&at))?;
+    Some(format!("tensor {}", Name(found.name)))
 }
 
 fn copy_whole(

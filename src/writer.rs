@@ -18,7 +18,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::layout::{LayoutOptions, Plan, TensorSpec};
 
-pub(crate) use draft::{Draft, directory_of, free_space_in};
+pub use draft::free_space_in;
+pub(crate) use draft::{Draft, directory_of};
 
 /// Whether a write waits until the file is on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +87,29 @@ impl WriteReport {
             tensors_moved: plan.placements().iter().enumerate().filter(moved).count() as u64,
         }
     }
+}
+
+/// Puts a small file of any content at a path in one step: it is the old file or the new one, whole. A symbolic link is
+/// replaced, not followed.
+pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let write = || {
+        let draft = Draft::like(path, durability, None)?;
+        draft.reserve(bytes.len() as u64)?;
+        draft.file().write_all_at(bytes, 0).map_err(|error| Error::io("write", &error))?;
+        draft.publish()
+    };
+    write().map_err(|error: Error| error.at(path))
+}
+
+/// Bytes that have to be free to write files one after the other: of each the size, and the size of the file that it
+/// replaces, which stays until the new one is whole.
+pub fn space_needed(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
+    let (mut most, mut taken) = (0, 0i128);
+    for (new, old) in files {
+        most = most.max(taken + i128::from(new));
+        taken += i128::from(new) - i128::from(old);
+    }
+    u64::try_from(most).unwrap_or(u64::MAX)
 }
 
 /// Writes a file whose tensors all stand on multiples of their dtype width.

@@ -152,6 +152,189 @@ fn folders_with_other_content_are_refused() {
     assert_eq!(fs::read(output.path().join("mine.txt")).expect("reads"), b"mine");
 }
 
+/// Everything below a folder: what it is, and its content.
+fn tree(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).expect("lists") {
+            let path = entry.expect("an entry").path();
+            let at = fs::symlink_metadata(&path).expect("stat");
+            let what = match at.file_type() {
+                kind if kind.is_dir() => "folder".to_owned(),
+                kind if kind.is_symlink() => format!("{:?}", fs::read_link(&path).expect("reads")),
+                _ => format!("{} {:?}", at.ino(), fs::read(&path).expect("reads")),
+            };
+            if at.is_dir() {
+                open.push(path.clone());
+            }
+            found.push((path, what));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Runs again, which has to be refused without a change anywhere.
+fn refused(bundle: &Path, output: &Path, says: &str) {
+    let before = (tree(bundle), tree(output));
+    let error = make(bundle, output).expect_err(says);
+    assert_eq!(error.status(), Status::Refused, "{error}");
+    assert!(error.to_string().contains(says), "{says}: {error}");
+    assert_eq!((tree(bundle), tree(output)), before);
+}
+
+#[test]
+fn what_somebody_put_in_place_of_a_link_or_a_file_stays() {
+    let (root, output) = (folder(), folder());
+    let (bundle, output) = (bundle(root.path()), output.path());
+    make(&bundle, output).expect("makes it");
+    let restore = |name: &str| {
+        let path = output.join(name);
+        match fs::symlink_metadata(&path).expect("is there").is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        }
+        .expect("removes");
+        make(&bundle, output).expect("makes it again");
+    };
+    // A folder, a file, and a link to elsewhere, in place of a link to a folder or a file.
+    for name in ["tokenizer", "config.json", "model-2.safetensors", "vae/config.json"] {
+        let path = output.join(name);
+        fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).expect("a folder");
+        refused(&bundle, output, name);
+        fs::write(path.join("mine.txt"), "mine").expect("writes");
+        refused(&bundle, output, name);
+        restore(name);
+        fs::remove_file(&path).and_then(|()| fs::write(&path, "mine")).expect("a file");
+        refused(&bundle, output, name);
+        restore(name);
+        fs::remove_file(&path).and_then(|()| symlink("elsewhere", &path)).expect("a link");
+        refused(&bundle, output, name);
+        restore(name);
+    }
+    // A file that was written, edited or replaced.
+    for edit in 0..2 {
+        let path = output.join("model-1.safetensors");
+        match edit {
+            0 => fs::write(&path, "mine"),
+            _ => fs::copy(&path, output.join("x")).and_then(|_| fs::rename(output.join("x"), &path)),
+        }
+        .expect("edits");
+        refused(&bundle, output, "model-1.safetensors");
+        // Also when the bundle has an aligned file there now.
+        restore("model-1.safetensors");
+    }
+    // A folder that is to become a link, with something in it.
+    fs::write(output.join("vae/mine.txt"), "mine").expect("writes");
+    fs::remove_file(bundle.join("vae/inner.safetensors")).expect("removes");
+    refused(&bundle, output, "vae/mine.txt");
+    fs::remove_file(output.join("vae/mine.txt")).expect("removes");
+    make(&bundle, output).expect("makes it");
+    assert!(is_link(&output.join("vae")));
+    // What is gone from the bundle, and somebody else's here.
+    fs::remove_file(output.join("config.json"))
+        .and_then(|()| fs::write(output.join("config.json"), "m"))
+        .expect("mine");
+    fs::remove_file(bundle.join("config.json")).expect("removes");
+    let report = make(&bundle, output).expect("makes it");
+    assert_eq!((report.removed, report.warnings.len()), (0, 2), "{report:?}");
+    assert_eq!(fs::read(output.join("config.json")).expect("reads"), b"m");
+}
+
+#[test]
+fn a_manifest_that_leads_out_of_the_folder_is_refused() {
+    let (root, output) = (folder(), folder());
+    let (bundle, precious) = (bundle(root.path()), output.path().join("precious.txt"));
+    let output = output.path().join("out");
+    make(&bundle, &output).expect("makes it");
+    fs::write(&precious, "mine").expect("writes");
+    let path = output.join(".safealign-overlay.json");
+    let good: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("JSON");
+    let entry = good["files"]["model-1.safetensors"].clone();
+    let absolute = precious.to_str().expect("UTF-8").to_owned();
+    for name in ["../precious.txt", &absolute, "vae/../../precious.txt", "", ".", "vae/", "%2E%2E/precious.txt"] {
+        for list in ["links", "folders", "files"] {
+            let mut bad = good.clone();
+            match list {
+                "files" => bad["files"][name] = entry.clone(),
+                _ => bad[list].as_array_mut().expect("a list").push(name.into()),
+            }
+            fs::write(&path, bad.to_string()).expect("writes");
+            refused(&bundle, &output, "leads out of the folder");
+        }
+    }
+    // Names within the folder, which lead out of it through a link, or to what the overlay did not make.
+    symlink(output.parent().expect("a folder"), output.join("way")).expect("links");
+    fs::write(output.join("mine.txt"), "mine").expect("writes");
+    let mut bad = good.clone();
+    for name in ["way/precious.txt", "mine.txt", "tokenizer/vocab.txt"] {
+        bad["files"][name] = entry.clone();
+        bad["links"].as_array_mut().expect("a list").push(name.into());
+    }
+    fs::write(&path, bad.to_string()).expect("writes");
+    make(&bundle, &output).expect("makes it");
+    for path in [precious, output.join("mine.txt")] {
+        assert_eq!(fs::read(path).expect("reads"), b"mine");
+    }
+    assert_eq!(fs::read(bundle.join("tokenizer/vocab.txt")).expect("reads"), b"a b");
+    // A refused folder gets no lock.
+    let other = folder();
+    fs::write(other.path().join("mine.txt"), "mine").expect("writes");
+    refused(&bundle, other.path(), "not an overlay's");
+}
+
+#[test]
+fn a_run_that_was_killed_knows_what_it_wrote() {
+    let (root, output) = (folder(), folder());
+    let (bundle, output) = (bundle(root.path()), output.path());
+    make(&bundle, output).expect("makes it");
+    // Every file is stale; the second run ends between the two.
+    let layout = LayoutOptions { layout: Layout::Padded, alignment: 512 };
+    let mut calls = 0;
+    let mut stop = |_, _| {
+        calls += 1;
+        if calls > 2 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+    };
+    let mut options = OverlayOptions { layout, progress: Some(&mut stop), ..OverlayOptions::default() };
+    assert_eq!(overlay(&bundle, output, &mut options).expect_err("cancelled").status(), Status::Cancelled);
+    let report =
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
+    assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
+    // As of a run that ends before a new file gets its name: that is known, and so is the old one, which is stale.
+    let path = output.join(".safealign-overlay.json");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("JSON");
+    let written = manifest["files"]["model-1.safetensors"]["written"].as_array_mut().expect("a list");
+    written.push(serde_json::json!({ "size": 1, "mtime": [1, 1], "inode": 1 }));
+    fs::write(&path, manifest.to_string()).expect("writes");
+    let report =
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
+    assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
+}
+
+/// In place, with the time set back: only the time of the last change of anything tells.
+#[test]
+fn a_source_that_hides_its_change_has_another_twin() {
+    let root = folder();
+    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
+    fs::write(&path, packed(&hostile())).expect("writes");
+    let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("stat");
+    drop(through(&path, &cache));
+    let first = twins(&cache);
+    let (mut bytes, last) = (packed(&hostile()), packed(&hostile()).len() - 1);
+    bytes[last] ^= 1;
+    // Until the clock that stamps changes has gone on.
+    let stamp = |path: &Path| fs::metadata(path).map(|found| (found.ctime(), found.ctime_nsec())).expect("stat");
+    let before = stamp(&path);
+    while stamp(&path) == before {
+        fs::write(&path, &bytes).expect("writes");
+        fs::File::open(&path).and_then(|file| file.set_modified(modified)).expect("touches");
+    }
+    drop(through(&path, &cache));
+    assert_ne!(twins(&cache), first);
+    assert_eq!(content(&cache.join(&twins(&cache)[0].0)), content(&path));
+}
+
 #[test]
 fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
     let (root, output) = (folder(), folder());

@@ -13,7 +13,8 @@ use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions};
 use safealign::map::{File, OpenOptions, Unaligned};
-use safealign::repair::{Action, RepairOptions, RepairReport, repair};
+use safealign::overlay::{OverlayOptions, overlay};
+use safealign::repair::{Action, RepairOptions, RepairReport, copy, repair};
 use safealign::scan::{ScanOptions, scan};
 use safealign::writer::Durability;
 
@@ -111,9 +112,6 @@ fn an_aligned_file_is_not_touched() {
         (again.ino(), again.mtime_nsec(), again.ctime_nsec()),
         (found.ino(), found.mtime_nsec(), found.ctime_nsec())
     );
-    // By its own path as the destination too.
-    assert_eq!(repair(&path, Some(&path), &mut options()).expect("nothing").action, Action::Untouched);
-    assert_eq!(fs::metadata(&path).expect("stat").ino(), found.ino());
     // The control: forced, it is another file of the same bytes.
     let bytes = fs::read(&path).expect("reads");
     let report = repair(&path, None, &mut RepairOptions { force: true, ..options() }).expect("repairs");
@@ -205,12 +203,12 @@ fn links_and_cache_entries_are_refused() {
     symlink(&path, &link).expect("links");
     refused(&link, None, "symbolic link");
     // No way around by another name of the same file.
-    refused(&path, Some(&link), "symbolic link");
-    refused(&link, Some(&link), "symbolic link");
+    refused(&path, Some(&link), "in place has to be asked for");
+    refused(&link, Some(&link), "in place has to be asked for");
     let hard = root.join("hard.safetensors");
     fs::hard_link(&path, &hard).expect("links");
     refused(&path, None, "2 hard links");
-    refused(&path, Some(&hard), "hard links");
+    refused(&path, Some(&hard), "in place has to be asked for");
     // The control: to another place it goes, and the link's target stays.
     let other = root.join("other.safetensors");
     repair(&link, Some(&other), &mut options()).expect("repairs");
@@ -237,6 +235,84 @@ fn links_and_cache_entries_are_refused() {
     // The control: a folder that is merely called so.
     fs::remove_dir_all(cache.join("snapshots")).expect("removes");
     assert_eq!(in_place(&blob).expect("repairs").action, Action::Rewritten);
+}
+
+#[test]
+fn in_place_has_to_be_asked_for() {
+    let folder = folder();
+    let path = broken(folder.path(), "x.safetensors");
+    symlink(".", folder.path().join("self")).expect("links");
+    for name in ["x.safetensors", "self/x.safetensors", "self/self/x.safetensors"] {
+        refused(&path, Some(&folder.path().join(name)), "in place has to be asked for");
+        let copied = copy(&path, &folder.path().join(name), &mut options()).expect_err("refused");
+        assert!(copied.message().contains("in place has to be asked for"), "{copied}");
+    }
+    in_place(&path).expect("repairs");
+    // Also where there is nothing to mend.
+    refused(&path, Some(&path), "in place has to be asked for");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_copy_has_no_name_until_it_is_whole() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = folder();
+    let unnamed = fs::File::options().write(true).custom_flags(libc::O_TMPFILE).open(folder.path());
+    if unnamed.is_err() {
+        eprintln!("skipped: the file system has no files without a name");
+        return;
+    }
+    let (source, out) = (folder.path().join("vocab.txt"), folder.path().join("out"));
+    fs::write(&source, vec![b'x'; 40 << 20]).and_then(|()| fs::create_dir(&out)).expect("writes");
+    let mut calls = 0;
+    let mut look = |_, _| {
+        calls += 1;
+        // What a process leaves that is killed here.
+        assert_eq!(names(&out), [""; 0]);
+        ControlFlow::Continue(())
+    };
+    let mut watched = RepairOptions { progress: Some(&mut look), ..options() };
+    assert_eq!(copy(&source, &out.join("vocab.txt"), &mut watched).expect("copies"), 40 << 20);
+    assert!(calls > 2);
+    assert_eq!(fs::read(out.join("vocab.txt")).expect("reads"), fs::read(&source).expect("reads"));
+    // Broken off, it leaves nothing.
+    let mut cancel = |done, _| if done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut cancelled = RepairOptions { progress: Some(&mut cancel), ..options() };
+    let error = copy(&source, &out.join("other.txt"), &mut cancelled).expect_err("cancelled");
+    assert_eq!((error.status(), names(&out)), (Status::Cancelled, vec!["vocab.txt".to_owned()]));
+}
+
+#[test]
+fn options_are_checked_whatever_the_file_is() {
+    let folder = folder();
+    let path = broken(folder.path(), "x.safetensors");
+    in_place(&path).expect("repairs");
+    for alignment in [0, 3, 4, 4 << 20] {
+        let layout = LayoutOptions { alignment, ..LayoutOptions::default() };
+        for path in [&path, &folder.path().join("missing")] {
+            let error = repair(path, None, &mut RepairOptions { layout, ..options() }).expect_err("refused");
+            assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+        }
+        let mut options = OverlayOptions { layout, ..OverlayOptions::default() };
+        let out = folder.path().join("out");
+        let error = overlay(folder.path(), &out, &mut options).expect_err("refused");
+        assert_eq!((error.status(), out.exists()), (Status::InvalidArgument, false), "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_dtype_is_no_trouble_where_there_is_nothing_to_mend() {
+    let folder = folder();
+    let (path, other) = (folder.path().join("x.safetensors"), folder.path().join("y.safetensors"));
+    let mut json = br#"{"a":{"dtype":"F128","shape":[1],"data_offsets":[0,16]}}"#.to_vec();
+    json.resize(120, b' ');
+    fs::write(&path, framed(&json, &[7; 16])).expect("writes");
+    let report = repair(&path, Some(&other), &mut options()).expect("copies");
+    assert_eq!(report.action, Action::Copied);
+    assert_eq!(fs::read(&path).expect("reads"), fs::read(&other).expect("reads"));
+    assert_eq!(in_place(&path).expect("nothing to do").action, Action::Untouched);
+    let error = repair(&path, Some(&other), &mut RepairOptions { force: true, ..options() });
+    assert_eq!(error.expect_err("cannot be laid out").status(), Status::Unsupported);
 }
 
 #[test]
@@ -353,7 +429,7 @@ fn many_small_tensors_go_through_the_buffer() {
 #[test]
 fn broken_files_are_errors_and_stay() {
     let folder = folder();
-    for name in ["trunc_tail", "overlap_partial", "dtype_unknown", "html_page", "file_empty"] {
+    for name in ["trunc_tail", "overlap_partial", "html_page", "file_empty"] {
         let path = folder.path().join("x.safetensors");
         let source = common::cases().join(format!("{name}.safetensors"));
         fs::copy(&source, &path).expect("copies");

@@ -6,12 +6,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::output::shown;
+
 /// What a search found.
 #[derive(Default)]
 pub struct Found {
     pub files: Vec<Model>,
     /// Every file that is no model, for a search that wants them.
     pub others: Vec<Other>,
+    /// Folders with nothing in them, for the same.
+    pub empty: Vec<Other>,
     /// What is odd, but no failure: the path and what is odd about it.
     pub warnings: Vec<(PathBuf, String)>,
     /// What could not be looked at.
@@ -33,7 +37,7 @@ impl Model {
     }
 }
 
-/// A file that belongs to a bundle and has no tensors.
+/// What belongs to a bundle and has no tensors.
 pub struct Other {
     pub path: PathBuf,
     pub root: PathBuf,
@@ -45,6 +49,8 @@ pub struct Other {
 pub enum Want {
     /// Each model once, whatever names it has: by the name that is not a link, where there is one.
     EachModelOnce,
+    /// The same, and no way through a link to a folder: what lies behind it is somebody else's.
+    ToReplace,
     /// Models by all their names.
     EveryName,
     /// Those, and the files that are no models.
@@ -66,6 +72,18 @@ pub fn find(paths: &[PathBuf], want: Want) -> Found {
     let mut search = Search { found, folders, models, root: Path::new(""), want };
     for path in paths {
         search.root = path;
+        if want == Want::ToReplace
+            && let Some(link) = link_in(path)
+        {
+            let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let message = format!(
+                "{} is a link to a folder, which in place does not follow: name {}",
+                shown(&link),
+                shown(&real)
+            );
+            search.found.errors.push((path.clone(), message));
+            continue;
+        }
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => search.folder(path, &found),
             Ok(found) if found.is_file() => {
@@ -76,7 +94,22 @@ pub fn find(paths: &[PathBuf], want: Want) -> Found {
             Err(error) => search.found.errors.push((path.clone(), system(&error))),
         }
     }
+    search.leave_out_blobs();
     search.found
+}
+
+/// The first part of a path that is a link to a folder. Those right below the root are the system's own (`/tmp` of
+/// macOS).
+fn link_in(path: &Path) -> Option<PathBuf> {
+    let mut so_far = PathBuf::new();
+    for part in path.components() {
+        so_far.push(part);
+        let is_systems = path.is_absolute() && so_far.components().count() <= 2;
+        if !is_systems && is_link(&so_far) && so_far.is_dir() {
+            return Some(so_far);
+        }
+    }
+    None
 }
 
 /// A system's message in lower case, as all others.
@@ -93,7 +126,7 @@ impl Search<'_> {
         let model = Model { path: path.to_owned(), root: self.root.to_owned(), below };
         let place = self.models.entry((found.dev(), found.ino())).or_insert(self.found.files.len());
         match self.found.files.get_mut(*place) {
-            Some(known) if self.want == Want::EachModelOnce => {
+            Some(known) if matches!(self.want, Want::EachModelOnce | Want::ToReplace) => {
                 // A link cannot be repaired in place, what it leads to can.
                 if is_link(&known.path) && !is_link(path) {
                     *known = model;
@@ -107,6 +140,7 @@ impl Search<'_> {
     /// again, which also ends a cycle.
     fn folder(&mut self, top: &Path, found: &Metadata) {
         self.folders.insert((found.dev(), found.ino()));
+        let everything = self.want == Want::Everything;
         let mut open = vec![top.to_owned()];
         while let Some(folder) = open.pop() {
             let entries = fs::read_dir(&folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
@@ -118,6 +152,10 @@ impl Search<'_> {
                 }
             };
             entries.sort_by_key(|entry| entry.file_name());
+            if everything && entries.is_empty() {
+                let (root, below) = (self.root.to_owned(), below(&folder, top));
+                self.found.empty.push(Other { path: folder.clone(), root, below });
+            }
             let mut inner = Vec::new();
             let mut names = BTreeSet::new();
             for entry in entries {
@@ -130,8 +168,14 @@ impl Search<'_> {
                 let is_model = is_model(&path);
                 match fs::metadata(&path) {
                     Ok(found) if found.is_dir() => {
-                        if self.folders.insert((found.dev(), found.ino())) {
+                        if self.want == Want::ToReplace && is_link(&path) {
+                            let message = "is a link to a folder: skipped, in place does not follow it";
+                            self.found.warnings.push((path, message.to_owned()));
+                        } else if self.folders.insert((found.dev(), found.ino())) {
                             inner.push(path);
+                        } else if everything {
+                            let message = "is a folder that was found by another name already: skipped";
+                            self.found.warnings.push((path, message.to_owned()));
                         }
                     }
                     Ok(found) if found.is_file() && is_model => {
@@ -139,16 +183,16 @@ impl Search<'_> {
                         self.model(&path, below(&path, top), &found);
                     }
                     Ok(found) if found.is_file() => {
-                        if self.want == Want::Everything {
+                        if everything {
                             let (root, below) = (self.root.to_owned(), below(&path, top));
                             self.found.others.push(Other { path, root, below });
                         }
                     }
-                    Ok(found) if is_model => {
+                    Ok(found) if is_model || everything => {
                         let what = if found.file_type().is_fifo() { "a FIFO" } else { "a device or a socket" };
                         self.found.warnings.push((path, format!("is {what}: skipped")));
                     }
-                    Err(error) if is_model => {
+                    Err(error) if is_model || everything => {
                         let what = match entry.file_type() {
                             Ok(kind) if kind.is_symlink() => "a link that leads nowhere",
                             _ => "cannot be looked at",
@@ -162,6 +206,26 @@ impl Search<'_> {
             // The last is taken first.
             open.extend(inner.into_iter().rev());
         }
+    }
+
+    /// Of a cache that names files by their content, leaves out those that were found under their real names, through
+    /// the links of `snapshots/`.
+    fn leave_out_blobs(&mut self) {
+        let is_blob = |path: &Path| {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            folder.file_name().is_some_and(|name| name == "blobs") && folder.with_file_name("snapshots").is_dir()
+        };
+        let blobs = self.found.others.iter().map(|other| &other.path).filter(|path| is_blob(path));
+        if blobs.count() == 0 {
+            return;
+        }
+        let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let paths = self.found.files.iter().map(|model| &model.path);
+        let paths = paths.chain(self.found.others.iter().map(|other| &other.path));
+        let reached: HashSet<_> = paths.filter(|path| !is_blob(path)).filter_map(|path| identity(path)).collect();
+        self.found.others.retain(|other| {
+            !is_blob(&other.path) || !identity(&other.path).is_some_and(|blob| reached.contains(&blob))
+        });
     }
 
     /// Compares the models of a folder with those that its index names.

@@ -1,10 +1,13 @@
 //! `safealign inspect`.
 
-use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use safealign::header::{Header, TensorInfo};
 use safealign::scan::{ScanOptions, ScanReport, read_header, report};
+use safealign::writer::{self, Durability};
 
 use crate::Outcome;
 use crate::args::Inspect;
@@ -30,6 +33,12 @@ pub fn run(args: &Inspect) -> io::Result<Outcome> {
             return Ok(Outcome::Failed);
         }
     };
+    if let Some(path) = &args.svg
+        && let Err(message) = may_draw_to(path, &args.file)
+    {
+        output::error(&format!("{}: {message}", shown(path)));
+        return Ok(Outcome::Failed);
+    }
     if args.json {
         write_json(&mut out, args, &header, &report)?;
     } else {
@@ -43,12 +52,48 @@ pub fn run(args: &Inspect) -> io::Result<Outcome> {
     out.flush()?;
     if let Some(path) = &args.svg {
         let title = args.file.file_name().unwrap_or_default().to_string_lossy();
-        if let Err(error) = fs::write(path, picture(&header, &report).svg(&title)) {
-            output::error(&format!("{}: {}", shown(path), crate::find::system(&error)));
+        let svg = picture(&header, &report).svg(&title);
+        if let Err(error) = writer::replace(path, svg.as_bytes(), Durability::NotDurable) {
+            output::error(&error.to_string());
             return Ok(Outcome::Failed);
         }
     }
     Ok(Outcome::Fine)
+}
+
+/// Refuses to put the picture in the place of what is no picture, by whatever name: above all of the model itself.
+fn may_draw_to(path: &Path, model: &Path) -> Result<(), String> {
+    // Through a link, too: the link would be lost, and with it the name of what it leads to.
+    let Ok(found) = fs::metadata(path) else { return Ok(()) };
+    if fs::metadata(model).is_ok_and(|model| (model.dev(), model.ino()) == (found.dev(), found.ino())) {
+        return Err("is the inspected file itself: choose another name for the picture".to_owned());
+    }
+    if !found.is_file() {
+        return Err("is there and is not a regular file: choose another name for the picture".to_owned());
+    }
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
+    read.map_err(|error| crate::find::system(&error))?;
+    if start.is_empty() || is_svg(&start) {
+        return Ok(());
+    }
+    Err("is there and is not an SVG: choose another name for the picture".to_owned())
+}
+
+/// Whether a file that starts with those bytes is an SVG: after declarations and comments, that is its first element.
+fn is_svg(start: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(start);
+    let mut text = text.trim_start_matches('\u{feff}').trim_start();
+    loop {
+        let end = match text {
+            _ if text.starts_with("<?xml") => "?>",
+            _ if text.starts_with("<!--") => "-->",
+            _ if text.starts_with("<!DOCTYPE svg") => ">",
+            _ => return text.starts_with("<svg"),
+        };
+        let Some((_, rest)) = text.split_once(end) else { return false };
+        text = rest.trim_start();
+    }
 }
 
 /// Columns of the terminal.

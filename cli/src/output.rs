@@ -1,15 +1,21 @@
 //! Sizes, tables, colours, errors: how everything is said.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// The value of the `schema` field of every JSON object.
 pub const SCHEMA: &str = "safealign/1";
 
-/// One line on standard error. Control characters of a path do not get through.
+/// One line on standard error, once however often it is said: one full or read-only folder is one trouble. Control
+/// characters of a path do not get through.
 pub fn error(message: &str) {
-    say("error", message);
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.to_owned()) {
+        say("error", message);
+    }
 }
 
 pub fn warning(message: &str) {

@@ -1,32 +1,41 @@
 //! `safealign repair`.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read, Write};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use safealign::error::Status;
-use safealign::repair::{Action, RepairOptions, RepairReport, repair};
-use safealign::scan::ScanOptions;
-use safealign::writer::Durability;
+use safealign::error::{Reason, Status};
+use safealign::repair::{Action, RepairOptions, RepairReport, copy, repair};
+use safealign::scan::{ScanOptions, ScanReport};
+use safealign::writer::{Durability, free_space_in, space_needed};
 
 use crate::Outcome;
 use crate::args::{How, Repair};
 use crate::fields;
-use crate::find::{Found, Model, Want, find, system};
+use crate::find::{Found, Model, Other, Want, find, system};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Plain, Size, json_line, shown};
 use crate::scan::{Scanned, Total, complain, error_fields, json_complaints, report_fields, scan_all};
 
 pub fn run(args: &Repair) -> io::Result<Outcome> {
-    let mut found = find(&args.paths, if args.output.is_some() { Want::Everything } else { Want::EachModelOnce });
+    let want = match args {
+        Repair { output: Some(_), .. } => Want::Everything,
+        Repair { in_place: true, .. } => Want::ToReplace,
+        _ => Want::EachModelOnce,
+    };
+    let mut found = find(&args.paths, want);
     if let Some(output) = &args.output
         && let Err(message) = check_output(&args.paths, output)
     {
-        output::error(&message);
-        return Ok(Outcome::Failed);
+        return fail(args, &message);
+    }
+    if let Err(message) = one_source_each(args, &mut found) {
+        return fail(args, &message);
     }
     let (scanned, failed) = scan_all(&found.files, &ScanOptions::default());
     let before = Total::of(&scanned);
@@ -40,11 +49,15 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
     if args.json {
         json_complaints(&mut io::stdout(), &found, &failed)?;
     }
+    if let Err(message) = room_for(args, &scanned, &found.others) {
+        return fail(args, &message);
+    }
     let mut work = Work {
         args,
         bar: Bar::new(work_bytes(args, &scanned), args.dry_run),
         interrupt: Interrupt::catch()?,
         failures,
+        written: 0,
         left_bytes: 0,
         left_bundles: BTreeSet::new(),
     };
@@ -57,8 +70,7 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
         }
         work.file(scanned);
     }
-    let others = std::mem::take(&mut found.others);
-    for other in others.iter().filter(|_| !args.dry_run) {
+    for other in &found.others {
         if work.interrupt.is_set() {
             break;
         }
@@ -66,12 +78,21 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
             work.other(&other.path, &target);
         }
     }
+    for folder in &found.empty {
+        if args.dry_run || work.interrupt.is_set() {
+            break;
+        }
+        let made = target_of(args, &folder.root, &folder.below).map(|target| make_folder(&target));
+        if let Some(Err(message)) = made {
+            work.no_folder(&folder.path, &message);
+        }
+    }
     work.bar.finish();
     if work.interrupt.is_set() {
         output::error("interrupted: every file is either the old one or the new one, whole");
         return Ok(Outcome::Failed);
     }
-    if !args.json && !args.dry_run {
+    if !args.json && !args.dry_run && (work.written > 0 || work.failures == 0) {
         let after = Total {
             bundles: before.bundles,
             affected_bundles: work.left_bundles.len() as u64,
@@ -81,6 +102,15 @@ pub fn run(args: &Repair) -> io::Result<Outcome> {
         say(&format!("after: {}", after.line()));
     }
     Ok(if work.failures > 0 { Outcome::Failed } else { Outcome::Fine })
+}
+
+/// Ends before anything is done.
+fn fail(args: &Repair, message: &str) -> io::Result<Outcome> {
+    if args.json {
+        json_line(&mut io::stdout(), "error", fields! { message: message })?;
+    }
+    output::error(message);
+    Ok(Outcome::Failed)
 }
 
 /// Standard output may be gone; the work goes on.
@@ -169,6 +199,89 @@ fn target_of(args: &Repair, root: &Path, below: &Path) -> Option<PathBuf> {
     })
 }
 
+/// Drops what is given twice, and fails if two sources would be written to one place, or one into a file: before
+/// anything is written, since the later would replace the earlier.
+fn one_source_each(args: &Repair, found: &mut Found) -> Result<(), String> {
+    let mut sources: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    let mut collision = None;
+    let mut is_first = |path: &Path, root: &Path, below: &Path| {
+        let Some(target) = target_of(args, root, below) else { return true };
+        match sources.entry(target) {
+            Entry::Vacant(place) => {
+                place.insert(path.to_owned());
+                true
+            }
+            Entry::Occupied(place) => {
+                let same = fs::canonicalize(place.get()).ok() == fs::canonicalize(path).ok();
+                if !same && collision.is_none() {
+                    collision = Some((place.get().clone(), path.to_owned(), place.key().clone()));
+                }
+                false
+            }
+        }
+    };
+    found.files.retain(|model| is_first(&model.path, &model.root, &model.below));
+    found.others.retain(|other| is_first(&other.path, &other.root, &other.below));
+    let folders = found.empty.iter().filter_map(|folder| target_of(args, &folder.root, &folder.below));
+    let folders: Vec<PathBuf> = folders.collect();
+    // A file where another source, or an empty folder, needs a folder.
+    let within = || {
+        let inner = sources.iter().map(|(target, source)| (target, source, 1));
+        let empty = folders.iter().zip(&found.empty).map(|(target, folder)| (target, &folder.path, 0));
+        inner.chain(empty).find_map(|(target, source, skip)| {
+            let above = target.ancestors().skip(skip).find_map(|above| sources.get_key_value(above))?;
+            Some((above.1.clone(), source.clone(), above.0.clone()))
+        })
+    };
+    match collision.or_else(within) {
+        None => Ok(()),
+        Some((one, other, target)) => Err(format!(
+            "{} and {} would both be written to {}: nothing was written, give each an output of its own",
+            shown(&one),
+            shown(&other),
+            shown(&target)
+        )),
+    }
+}
+
+/// Fails where the file system of the output has too little room for all that will be written there.
+fn room_for(args: &Repair, scanned: &[Scanned], others: &[Other]) -> Result<(), String> {
+    // In place, every file needs room for itself only, and is checked on its own.
+    if args.output.is_none() {
+        return Ok(());
+    }
+    let mut models: Vec<&Scanned> = scanned.iter().collect();
+    models.sort_by(|a, b| a.model.path.cmp(&b.model.path));
+    let models = models.iter().map(|scanned| (&scanned.model.root, &scanned.model.below, scanned.report.file_size));
+    let others = others.iter().map(|other| {
+        let size = fs::metadata(&other.path).map_or(0, |found| found.len());
+        (&other.root, &other.below, size)
+    });
+    // By the file system, which folders and links below the output may change.
+    let mut disks: BTreeMap<u64, (PathBuf, Vec<(u64, u64)>)> = BTreeMap::new();
+    for (root, below, size) in models.chain(others) {
+        let Some(target) = target_of(args, root, below) else { continue };
+        let old = fs::symlink_metadata(&target).ok().filter(|found| found.is_file() && found.nlink() == 1);
+        let exists = |folder: &&Path| !folder.as_os_str().is_empty() && folder.is_dir();
+        let folder = target.ancestors().skip(1).find(exists).unwrap_or(Path::new("."));
+        let Ok(disk) = fs::metadata(folder) else { continue };
+        let (_, files) = disks.entry(disk.dev()).or_insert_with(|| (folder.to_owned(), Vec::new()));
+        files.push((size, old.map_or(0, |found| found.len())));
+    }
+    for (folder, files) in disks.into_values() {
+        let needed = space_needed(files);
+        if let Some(free) = free_space_in(&folder).filter(|free| *free < needed) {
+            return Err(format!(
+                "{}: {needed} bytes are needed, {free} are free, {} are missing: nothing was written, free some space or \
+                 choose another disk",
+                shown(&folder),
+                needed - free
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a file would be laid out anew.
 fn is_work(args: &Repair, scanned: &Scanned) -> bool {
     args.force || options(&args.how).would_mend(&scanned.report)
@@ -185,6 +298,8 @@ struct Work<'a> {
     bar: Bar,
     interrupt: Interrupt,
     failures: usize,
+    /// Files that are in place now, as they should be.
+    written: usize,
     /// What is still misaligned, because it could not be mended: its bytes, and the bundles that it is in.
     left_bytes: u64,
     left_bundles: BTreeSet<PathBuf>,
@@ -195,7 +310,8 @@ impl Work<'_> {
         let target = target_of(self.args, &model.root, &model.below);
         let no_folder = target.as_deref().and_then(|target| folder_for(target, self.args.dry_run).err());
         if let Some(message) = no_folder {
-            self.fail(&message);
+            self.left(model, before);
+            self.no_folder(&model.path, &message);
             return;
         }
         let (bar, interrupt) = (&self.bar, &self.interrupt);
@@ -211,13 +327,13 @@ impl Work<'_> {
             ..options(&self.args.how)
         };
         match repair(&model.path, target.as_deref(), &mut options) {
-            Ok(report) => self.done(model, target.as_deref(), &report),
+            Ok(report) => {
+                self.written += 1;
+                self.done(model, target.as_deref(), &report);
+            }
             Err(error) if error.status() == Status::Cancelled => {}
             Err(error) => {
-                self.left_bytes += before.misaligned_bytes;
-                if before.misaligned_tensors > 0 {
-                    self.left_bundles.insert(model.folder().to_owned());
-                }
+                self.left(model, before);
                 if self.args.json {
                     let _ = json_line(&mut io::stdout(), "error", error_fields(&shown(&model.path), &error));
                 }
@@ -226,8 +342,26 @@ impl Work<'_> {
         }
     }
 
+    /// That file could not be mended.
+    fn left(&mut self, model: &Model, before: &ScanReport) {
+        self.left_bytes += before.misaligned_bytes;
+        if before.misaligned_tensors > 0 {
+            self.left_bundles.insert(model.folder().to_owned());
+        }
+    }
+
     fn done(&self, model: &Model, target: Option<&Path>, report: &RepairReport) {
         let RepairReport { action, before, after, bytes_compared } = report;
+        if let Some(error) = before.nonconforming.as_ref().filter(|error| error.reason() == Some(Reason::UnknownDtype))
+        {
+            let message =
+                format!("{}: nothing to repair, as far as can be told: {}", shown(&model.path), error.message());
+            if self.args.json {
+                let fields = fields! { path: shown(&model.path), message: error.message() };
+                let _ = json_line(&mut io::stdout(), "warning", fields);
+            }
+            self.bar.hide(|| output::warning(&message));
+        }
         let action = match action {
             Action::Untouched => "untouched",
             Action::Copied => "copied",
@@ -273,34 +407,31 @@ impl Work<'_> {
 
     /// Copies a file that is no model, so that the output is a whole bundle.
     fn other(&mut self, source: &Path, target: &Path) {
-        let copied = folder_for(target, false).and_then(|()| self.copy(source, target));
-        if let Err(message) = copied {
-            self.fail(&message);
+        if let Err(message) = folder_for(target, self.args.dry_run) {
+            self.no_folder(source, &message);
+            return;
+        }
+        let interrupt = &self.interrupt;
+        let mut progress = |_, _| if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let mut options =
+            RepairOptions { dry_run: self.args.dry_run, progress: Some(&mut progress), ..options(&self.args.how) };
+        match copy(source, target, &mut options) {
+            Err(error) if error.status() != Status::Cancelled => {
+                if self.args.json {
+                    let _ = json_line(&mut io::stdout(), "error", error_fields(&shown(source), &error));
+                }
+                self.fail(&error.to_string());
+            }
+            _ => {}
         }
     }
 
-    fn copy(&self, source: &Path, target: &Path) -> Result<(), String> {
-        let about = |path: &Path, error: &io::Error| format!("{}: {}", shown(path), system(error));
-        let folder = target.parent().unwrap_or(Path::new("."));
-        let mut from = File::open(source).map_err(|error| about(source, &error))?;
-        let mut builder = tempfile::Builder::new();
-        let draft = builder.prefix(".safealign-").suffix(".tmp").tempfile_in(folder);
-        let mut draft = draft.map_err(|error| about(target, &error))?;
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            let count = from.read(&mut buffer).map_err(|error| about(source, &error))?;
-            if count == 0 {
-                break;
-            }
-            if self.interrupt.is_set() {
-                return Ok(());
-            }
-            draft.write_all(&buffer[..count]).map_err(|error| about(target, &error))?;
+    /// There is no folder for what is at that path.
+    fn no_folder(&mut self, path: &Path, message: &str) {
+        if self.args.json {
+            let _ = json_line(&mut io::stdout(), "error", fields! { path: shown(path), message: message });
         }
-        let permissions = from.metadata().map_err(|error| about(source, &error))?.permissions();
-        draft.as_file().set_permissions(permissions).map_err(|error| about(target, &error))?;
-        draft.persist(target).map_err(|error| about(target, &error.error))?;
-        Ok(())
+        self.fail(message);
     }
 
     fn fail(&mut self, message: &str) {
@@ -311,7 +442,10 @@ impl Work<'_> {
 
 /// Makes the folder that a file goes to.
 fn folder_for(target: &Path, dry_run: bool) -> Result<(), String> {
-    let Some(folder) = target.parent().filter(|_| !dry_run) else { return Ok(()) };
+    target.parent().filter(|_| !dry_run).map_or(Ok(()), make_folder)
+}
+
+fn make_folder(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {}", shown(folder), system(&error)))
 }
 

@@ -199,6 +199,225 @@ fn an_overlay_loads_in_place_of_its_bundle() {
     assert_eq!(run(root.path(), &["overlay", "m", "m/inner"]).status, Some(2));
 }
 
+#[test]
+fn two_sources_with_one_destination_are_an_error_before_anything_is_written() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    for name in ["v1/model/m.safetensors", "v2/model/m.safetensors", "v2/m.safetensors", "a/m.safetensors"] {
+        write(&path(name), &misaligned(100));
+    }
+    write(&path("v1/model/config.json"), b"1");
+    write(&path("b/m.safetensors/config.json"), b"2");
+    fs::create_dir_all(path("c/m.safetensors")).expect("creates");
+    for (args, sources) in [
+        (&["v1/model", "v2/model"][..], ["v1/model/m.safetensors", "v2/model/m.safetensors"]),
+        (&["a/m.safetensors", "v2/m.safetensors"], ["a/m.safetensors", "v2/m.safetensors"]),
+        (&["v2/m.safetensors", "v1/model"], ["v2/m.safetensors", "v1/model/m.safetensors"]),
+        (&["v2/m.safetensors", "b"], ["v2/m.safetensors", "b/m.safetensors/config.json"]),
+        (&["v2/m.safetensors", "c"], ["v2/m.safetensors", "c/m.safetensors"]),
+    ] {
+        for extra in [&["--output", "out"][..], &["--output", "out", "--dry-run"]] {
+            let ran = run(root.path(), &[&["repair"], args, extra].concat());
+            assert_eq!((ran.status, ran.err.lines().count(), path("out").exists()), (Some(2), 1, false), "{}", ran.err);
+            assert!(sources.iter().all(|source| ran.err.contains(source)), "{}", ran.err);
+            assert!(!ran.out.contains("after:"), "{}", ran.out);
+        }
+    }
+    // The same file twice is no collision, and several folders of other names are none.
+    let ran = run(root.path(), &["repair", "a/m.safetensors", "a", "--output", "out"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(run(root.path(), &["repair", "a", "v2", "--output", "more"]).status, Some(0));
+    assert_mended(&path("more/a/m.safetensors"));
+    assert_mended(&path("more/v2/model/m.safetensors"));
+}
+
+#[test]
+fn the_source_is_never_the_destination() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    for name in ["m/x.safetensors", "m/sub/y.safetensors"] {
+        write(&path(name), &misaligned(100));
+    }
+    write(&path("m/sub/config.json"), b"{}");
+    let ran = run(&path("m"), &["repair", "x.safetensors", "--output", "."]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.err.contains("--in-place"), "{}", ran.err);
+    // Nor through a link below the output, also where nothing needs repair.
+    fs::create_dir(path("out")).and_then(|()| symlink("../m/sub", path("out/sub"))).expect("links");
+    let inode = fs::metadata(path("m/sub/config.json")).expect("stat").ino();
+    let ran = run(root.path(), &["repair", "m", "--output", "out"]);
+    assert_eq!((ran.status, ran.err.matches("--in-place").count()), (Some(2), 2), "{}", ran.err);
+    for name in ["m/x.safetensors", "m/sub/y.safetensors"] {
+        assert_eq!(fs::read(path(name)).expect("reads"), misaligned(100));
+    }
+    assert_eq!(fs::metadata(path("m/sub/config.json")).expect("stat").ino(), inode);
+}
+
+#[test]
+fn in_place_follows_no_link_to_a_folder() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    for name in ["m/x.safetensors", "elsewhere/y.safetensors", "elsewhere/deep/z.safetensors"] {
+        write(&path(name), &misaligned(100));
+    }
+    symlink("../elsewhere", path("m/link")).expect("links");
+    let ran = run(root.path(), &["repair", "--in-place", "m"]);
+    assert_eq!((ran.status, ran.err.lines().count()), (Some(0), 1), "{}", ran.err);
+    assert!(ran.err.contains("warning: m/link: is a link to a folder"), "{}", ran.err);
+    assert_mended(&path("m/x.safetensors"));
+    for args in ["m/link", "m/link/", "m/link/deep", "m/link/y.safetensors", "m/link/deep/z.safetensors"] {
+        let ran = run(root.path(), &["repair", "--in-place", args]);
+        assert_eq!(ran.status, Some(2), "{args}: {}", ran.err);
+        assert!(ran.err.contains("m/link is a link to a folder"), "{}", ran.err);
+    }
+    for name in ["elsewhere/y.safetensors", "elsewhere/deep/z.safetensors"] {
+        assert_eq!(fs::read(path(name)).expect("reads"), misaligned(100));
+    }
+    // The control: a scan follows, and the folder's own name works.
+    assert_eq!(run(root.path(), &["scan", "--json", "m"]).kind("file").len(), 3);
+    assert_eq!(run(root.path(), &["repair", "--in-place", "elsewhere"]).status, Some(0));
+    assert_mended(&path("elsewhere/deep/z.safetensors"));
+}
+
+#[test]
+fn a_copy_has_everything_or_says_what_is_missing() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    write(&path("m/x.safetensors"), &misaligned(100));
+    write(&path("m/sub/config.json"), b"{}");
+    let mut json = br#"{"a":{"dtype":"F128","shape":[1],"data_offsets":[0,16]}}"#.to_vec();
+    json.resize(120, b' ');
+    write(&path("m/unknown.safetensors"), &common::framed(&json, 16));
+    fs::create_dir(path("m/empty")).expect("creates");
+    symlink("nowhere", path("m/dangling.txt")).expect("links");
+    let ran = run(root.path(), &["repair", "m", "--output", "out"]);
+    assert_eq!((ran.status, ran.err.lines().count()), (Some(0), 2), "{}", ran.err);
+    for says in ["m/dangling.txt: a link that leads nowhere", "m/unknown.safetensors: nothing to repair"] {
+        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    }
+    assert!(path("out/empty").is_dir());
+    for name in ["unknown.safetensors", "sub/config.json"] {
+        let read = |folder: &str| fs::read(path(folder).join(name)).expect("reads");
+        assert_eq!(read("out"), read("m"), "{name}");
+    }
+}
+
+#[test]
+fn blobs_that_snapshots_lead_to_are_not_copied_as_well() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    write(&path("hub/models--a--b/blobs/1"), &misaligned(100));
+    write(&path("hub/models--a--b/blobs/2"), b"{}");
+    write(&path("hub/models--a--b/blobs/3"), b"nobody's");
+    fs::create_dir_all(path("hub/models--a--b/snapshots/r")).expect("creates");
+    for (blob, name) in [("1", "m.safetensors"), ("2", "config.json")] {
+        let link = path("hub/models--a--b/snapshots/r").join(name);
+        symlink(format!("../../blobs/{blob}"), link).expect("links");
+    }
+    let ran = run(root.path(), &["repair", "hub", "--output", "out"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_mended(&path("out/models--a--b/snapshots/r/m.safetensors"));
+    assert_eq!(fs::read(path("out/models--a--b/snapshots/r/config.json")).expect("reads"), b"{}");
+    assert_eq!(names(&path("out/models--a--b/blobs")), ["3"]);
+}
+
+#[test]
+fn a_failure_is_said_once_and_nothing_is_claimed() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    for name in ["m/a.safetensors", "m/b.safetensors", "m/c.safetensors"] {
+        write(&path(name), &misaligned(100));
+    }
+    // No folder can be made there.
+    write(&path("out"), b"a file");
+    let ran = run(root.path(), &["repair", "m", "--output", "out/mended"]);
+    assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
+    assert!(!ran.out.contains("after:"), "{}", ran.out);
+    let ran = run(root.path(), &["repair", "m", "--output", "out/mended", "--json"]);
+    assert_eq!((ran.status, ran.err.lines().count(), ran.kind("error").len()), (Some(2), 1, 3), "{}", ran.out);
+    let ran = run(root.path(), &["repair", "missing", "missing", "--output", "mended"]);
+    assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
+    assert!(!ran.out.contains("after:"), "{}", ran.out);
+}
+
+#[test]
+fn room_for_the_whole_bundle_is_looked_for_first() {
+    let (root, disk) = (folder(), folder());
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"]).arg(disk.path()).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: mounting a tmpfs takes root");
+        return;
+    }
+    let checked = std::panic::catch_unwind(|| {
+        // Each fits, all of them do not.
+        for name in ["m/a.safetensors", "m/b.safetensors"] {
+            write(&root.path().join(name), &misaligned(500_000));
+        }
+        write(&root.path().join("m/large.bin"), &vec![7; 5 << 20]);
+        let out = disk.path().join("out");
+        let args = ["repair", "m", "--no-sync", "--output", out.to_str().expect("UTF-8")];
+        let ran = run(root.path(), &args);
+        assert_eq!((ran.status, ran.err.lines().count(), out.exists()), (Some(2), 1, false), "{}", ran.err);
+        assert!(ran.err.contains(" are free, ") && ran.err.contains(" are missing"), "{}", ran.err);
+        // What is replaced makes room for what comes after it.
+        fs::write(root.path().join("m/large.bin"), b"small").expect("writes");
+        assert_eq!(run(root.path(), &args).status, Some(0));
+        assert_eq!(run(root.path(), &args).status, Some(0));
+        // An overlay looks first, too.
+        fs::write(disk.path().join("full"), vec![7; 2 << 20]).expect("writes");
+        let over = disk.path().join("over");
+        let ran = run(root.path(), &["overlay", "m", over.to_str().expect("UTF-8")]);
+        assert_eq!(ran.status, Some(2));
+        assert!(ran.err.contains(" are missing"), "{}", ran.err);
+        assert!(names(&over).iter().all(|name| name.starts_with(".safealign")), "{:?}", names(&over));
+    });
+    let _ = Command::new("umount").arg(disk.path()).output();
+    assert!(checked.is_ok());
+}
+
+#[test]
+fn a_picture_takes_the_place_of_nothing_but_a_picture() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    write(&path("x.safetensors"), &misaligned(100));
+    write(&path("y.safetensors"), &aligned());
+    write(&path("notes.txt"), b"mine");
+    write(&path("page.svg"), b"<!DOCTYPE html><html><svg/></html>");
+    for (target, link) in [("x.safetensors", "x-link.svg"), ("y.safetensors", "y-link.svg"), (".", "folder.svg")] {
+        symlink(target, path(link)).expect("links");
+    }
+    fs::hard_link(path("x.safetensors"), path("hard.svg")).expect("links");
+    let before = names(root.path());
+    for target in [
+        "x.safetensors",
+        "y.safetensors",
+        "notes.txt",
+        "page.svg",
+        "x-link.svg",
+        "y-link.svg",
+        "folder.svg",
+        "hard.svg",
+    ] {
+        let ran = run(root.path(), &["inspect", "x.safetensors", "--svg", target]);
+        assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{target}: {}", ran.err);
+        assert!(ran.err.contains("choose another name"), "{}", ran.err);
+    }
+    assert_eq!(names(root.path()), before);
+    assert_eq!(fs::read(path("x.safetensors")).expect("reads"), misaligned(100));
+    assert_eq!(fs::read(path("y.safetensors")).expect("reads"), aligned());
+    assert_eq!(fs::read(path("notes.txt")).expect("reads"), b"mine");
+    assert!(fs::symlink_metadata(path("y-link.svg")).expect("is there").is_symlink());
+    // A new file, the same again, and a link to a picture: that is replaced, not what it leads to.
+    for target in ["new.svg", "new.svg"] {
+        assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", target]).status, Some(0));
+    }
+    write(&path("old.svg"), b"<?xml version=\"1.0\"?>\n<!-- a -->\n<svg/>");
+    symlink("old.svg", path("to-old.svg")).expect("links");
+    assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", "to-old.svg"]).status, Some(0));
+    assert_eq!(fs::read(path("old.svg")).expect("reads"), b"<?xml version=\"1.0\"?>\n<!-- a -->\n<svg/>");
+    assert!(fs::read(path("to-old.svg")).expect("reads").starts_with(b"<svg"));
+}
+
 /// Starts an in-place repair of the file `x.safetensors` of a folder.
 fn start(folder: &Path) -> Child {
     let mut repair = command();

@@ -27,7 +27,8 @@ pub struct sa_overlay_report {
     pub linked: u64,
     /// What was there for files that the bundle no longer has.
     pub removed: u64,
-    /// Files that could not be mended and were linked as they are, or left out; scan the bundle to learn which.
+    /// Files that could not be mended and were linked as they are, left out, or left in the output; scan the bundle to
+    /// learn which.
     pub warnings: u64,
 }
 
@@ -73,15 +74,16 @@ pub unsafe extern "C" fn sa_overlay_report_init(report: *mut sa_overlay_report) 
 /// Makes a folder that loads in place of a bundle, which stays as it is: every misaligned file is written repaired, and
 /// everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a symbolic link.
 ///
-/// Run again, it does only what is missing or stale. Two at once: the second waits for the first. For one file that is to
+/// Run again, it does only what is missing or stale. It replaces and removes nothing but its own links, and files that are
+/// still those that it wrote. Two at once: the second waits for the first. For one file that is to
 /// be opened there is `SA_UNALIGNED_OVERLAY`.
 ///
 /// @param bundle   The folder, NUL-terminated, in the system's encoding.
 /// @param output   The folder to make, elsewhere: empty, missing, or an overlay of this bundle.
 /// @param options  Null for the defaults; `force` and `dry_run` have to be 0.
 /// @param report   Null, or a report to fill.
-/// @return `SA_ERR_REFUSED` for an output with other content, within the bundle or around it, and for too little free
-///         space; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+/// @return `SA_ERR_REFUSED` for an output with other content, or where something else has taken the place of a link or a
+///         file of the overlay, or within the bundle or around it, and for too little free space: nothing was touched; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.

@@ -195,15 +195,19 @@ pub unsafe extern "C" fn sa_repair_report_init(report: *mut sa_repair_report) {
 /// Mended are misaligned tensors, a header padded with NUL bytes, holes (in the compact layout) and, if asked for, bytes
 /// after the last tensor. A file without any of these is left alone, or copied as it is where there is a destination.
 /// Whatever fails, the file at the path is the old one or the new one, whole. Metadata and its order, mode and, where
-/// permitted, owner are kept. Memory stays below 8 MiB and what the header takes, whatever the file's size.
+/// permitted, owner are kept. Memory does not grow with the data: it stays below 8 MiB and five times the bytes of the
+/// JSON header.
 ///
 /// @param source       NUL-terminated, in the system's encoding. A link is followed where there is a destination.
-/// @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced.
+/// @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced,
+///                     unless it is read-only. The source itself, by whatever name, is refused: in place has to be asked
+///                     for, by null.
 /// @param options      Null for the defaults.
 /// @param report       Null, or a report to fill.
 /// @return `SA_ERR_REFUSED` for what could harm something, with the way out in the message: a symbolic link, a file with
-///         other hard links, an entry of a cache that names files by their content, a read-only file or folder, trailing
-///         bytes that would be lost, too little free space. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
+///         other hard links, an entry of a cache that names files by their content, a read-only file or folder, a
+///         destination that is the source, trailing bytes that would be lost, too little free space. `SA_ERR_UNSUPPORTED`
+///         for a file that has to be laid out anew and has a dtype that the format does not know. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
 ///         nothing was replaced. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and what `sa_file_open` returns
 ///         for a file that is broken.
 ///

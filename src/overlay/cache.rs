@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::manifest::Lock;
 use crate::error::{Error, Result, Status};
 use crate::header::Header;
-use crate::repair::{Identity, RepairOptions, repair_guarded};
+use crate::repair::{Identity, RepairOptions, repair_ours};
 use crate::source;
 
 /// The twin of the misaligned file at `path`, which was opened and has that header: the one in the folder, or a new one.
 ///
-/// A twin's name tells which file it is of, and of what size and time: one that is stale is not found, and is removed
+/// A twin's name tells which file it is of, and of what size and times: one that is stale is not found, and is removed
 /// when the next is made. Two processes at once: one writes, the other waits.
 pub(crate) fn twin_of(
     path: &Path,
@@ -24,7 +24,10 @@ pub(crate) fn twin_of(
     fs::create_dir_all(folder).map_err(|error| Error::io("create", &error).at(folder))?;
     let real = fs::canonicalize(path).map_err(|error| Error::io("open", &error).at(path))?;
     let key = hash(&real);
-    let stamp = format!("{:x}-{:x}.{:09}", found.size(), found.mtime(), found.mtime_nsec());
+    // The time of the last change of anything, too: nobody can set that back.
+    let times = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
+    let [mtime, ctime] = times.map(|(seconds, nanoseconds)| format!("{seconds:x}.{nanoseconds:x}"));
+    let stamp = format!("{:x}-{mtime}-{ctime}", found.size());
     let twin = folder.join(format!("{key:016x}-{:x}-{:x}-{stamp}.safetensors", found.dev(), found.ino()));
     if let Some((file, metadata)) = open(&twin, header) {
         return Ok((twin, file, metadata));
@@ -35,7 +38,7 @@ pub(crate) fn twin_of(
     }
     // The source keeps its trailing bytes, which no reader of tensors sees.
     let mut options = RepairOptions { drop_trailing: true, ..RepairOptions::default() };
-    repair_guarded(path, Some(&twin), false, &mut options)?;
+    repair_ours(path, &twin, &mut |_| Ok(()), &mut options)?;
     // Another file may have taken the path since it was opened: then this is a twin of that one.
     let is_same = fs::metadata(path).is_ok_and(|now| Identity::of(&now) == Identity::of(found));
     if let Some((file, metadata)) = open(&twin, header).filter(|_| is_same) {

@@ -3,46 +3,87 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use serde_json::{Value, json};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Name, Result, Status};
 use crate::layout::LayoutOptions;
-use crate::writer::{Draft, Durability};
+use crate::writer::{self, Durability};
 
-const MANIFEST: &str = ".safealign-overlay.json";
+pub(super) const MANIFEST: &str = ".safealign-overlay.json";
 pub(super) const LOCK: &str = ".safealign-overlay.lock";
-const SCHEMA: &str = "safealign-overlay/1";
+const SCHEMA: &str = "safealign-overlay/2";
 
 /// What was written, and of what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Of the source.
+    source: Source,
+    /// The file that was written, last; before it, while it is put in place, the one that it replaces.
+    written: Vec<Written>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+    inode: u64,
+}
+
+/// What tells a file that was written from one that somebody else put there or edited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Written {
     size: u64,
     mtime: (i64, i64),
     inode: u64,
-    /// Of the file that was written: a half-restored backup shows.
-    written_size: u64,
+}
+
+impl Written {
+    fn of(found: &Metadata) -> Written {
+        Written { size: found.size(), mtime: (found.mtime(), found.mtime_nsec()), inode: found.ino() }
+    }
+}
+
+impl Source {
+    fn of(found: &Metadata) -> Source {
+        Source {
+            size: found.size(),
+            mtime: (found.mtime(), found.mtime_nsec()),
+            ctime: (found.ctime(), found.ctime_nsec()),
+            inode: found.ino(),
+        }
+    }
 }
 
 impl Entry {
+    /// Of a source, and the file that was written of it.
     pub(super) fn of(source: &Metadata, written: &Metadata) -> Entry {
-        Entry {
-            size: source.size(),
-            mtime: (source.mtime(), source.mtime_nsec()),
-            inode: source.ino(),
-            written_size: written.size(),
-        }
+        Entry { source: Source::of(source), written: vec![Written::of(written)] }
     }
 
-    /// Makes it match no file.
+    /// That file is about to replace the one of an earlier entry.
+    pub(super) fn replacing(mut self, earlier: Option<&Entry>) -> Entry {
+        self.written.splice(0..0, earlier.into_iter().flat_map(|earlier| earlier.written.clone()));
+        self
+    }
+
+    /// Whether that file is one that was written.
+    pub(super) fn wrote(&self, found: &Metadata) -> bool {
+        self.written.contains(&Written::of(found))
+    }
+
+    /// Whether that file is what is to be written of that source.
+    pub(super) fn is_current(&self, source: &Metadata, found: &Metadata) -> bool {
+        self.source == Source::of(source) && self.written.last() == Some(&Written::of(found))
+    }
+
+    /// Makes it match no source.
     pub(super) fn outdate(&mut self) {
-        self.inode = 0;
+        self.source.inode = 0;
     }
 }
 
@@ -53,45 +94,68 @@ pub(super) struct Manifest {
     /// By the path below the output.
     pub entries: BTreeMap<PathBuf, Entry>,
     pub links: BTreeSet<PathBuf>,
+    pub folders: BTreeSet<PathBuf>,
 }
 
 impl Manifest {
     pub(super) fn new(source: &Path, layout: &LayoutOptions) -> Manifest {
         let layout = format!("{:?} {}", layout.layout, layout.alignment);
-        Manifest { source: source.to_owned(), layout, entries: BTreeMap::new(), links: BTreeSet::new() }
+        let (entries, links, folders) = Default::default();
+        Manifest { source: source.to_owned(), layout, entries, links, folders }
     }
 
-    /// The manifest of an output folder, if it has one. With one that cannot be read everything is written anew.
+    /// The manifest of an output folder, if it has one that can be read. One with a name that leads out of the folder
+    /// is refused: nobody who makes overlays wrote it.
     pub(super) fn read(output: &Path) -> Result<Option<Manifest>> {
         let path = output.join(MANIFEST);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io("read", &error).at(&path)),
-        };
-        Ok(serde_json::from_slice(&text).ok().and_then(|value| Manifest::parse(&value)))
+        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            return Ok(None);
+        }
+        let text = fs::read(&path).map_err(|error| Error::io("read", &error).at(&path))?;
+        let parsed = serde_json::from_slice(&text).ok().and_then(|value| Manifest::parse(&value));
+        let Some(manifest) = parsed else { return Ok(None) };
+        if let Some(name) = manifest.names().find(|name| !is_within(name)) {
+            let message = format!("{} leads out of the folder: choose another folder", Name(&encoded(name)));
+            return Err(Error::new(Status::Refused, message).at(&path));
+        }
+        Ok(Some(manifest))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &PathBuf> {
+        self.entries.keys().chain(&self.links).chain(&self.folders)
     }
 
     fn parse(value: &Value) -> Option<Manifest> {
         if value["schema"] != SCHEMA {
             return None;
         }
+        let time = |value: &Value| Some((value[0].as_i64()?, value[1].as_i64()?));
         let entry = |(below, entry): (&String, &Value)| {
-            Some((
-                decoded(below)?,
-                Entry {
-                    size: entry["size"].as_u64()?,
-                    mtime: (entry["mtime"].as_i64()?, entry["mtime_ns"].as_i64()?),
-                    inode: entry["inode"].as_u64()?,
-                    written_size: entry["written_size"].as_u64()?,
-                },
-            ))
+            let source = Source {
+                size: entry["size"].as_u64()?,
+                mtime: time(&entry["mtime"])?,
+                ctime: time(&entry["ctime"])?,
+                inode: entry["inode"].as_u64()?,
+            };
+            let written = |written: &Value| {
+                Some(Written {
+                    size: written["size"].as_u64()?,
+                    mtime: time(&written["mtime"])?,
+                    inode: written["inode"].as_u64()?,
+                })
+            };
+            let written = entry["written"].as_array()?.iter().map(written).collect::<Option<_>>()?;
+            Some((decoded(below)?, Entry { source, written }))
+        };
+        let names = |value: &Value| -> Option<BTreeSet<PathBuf>> {
+            value.as_array()?.iter().map(|name| decoded(name.as_str()?)).collect()
         };
         Some(Manifest {
             source: decoded(value["source"].as_str()?)?,
             layout: value["layout"].as_str()?.to_owned(),
-            entries: value["files"].as_object()?.iter().filter_map(entry).collect(),
-            links: value["links"].as_array()?.iter().filter_map(|link| decoded(link.as_str()?)).collect(),
+            entries: value["files"].as_object()?.iter().map(entry).collect::<Option<_>>()?,
+            links: names(&value["links"])?,
+            folders: names(&value["folders"])?,
         })
     }
 
@@ -99,17 +163,24 @@ impl Manifest {
         self.layout == Manifest::new(Path::new(""), other).layout
     }
 
-    pub(super) fn write(&self, output: &Path) -> Result<()> {
+    pub(super) fn write(&self, output: &Path, durability: Durability) -> Result<()> {
         let files: serde_json::Map<String, Value> = self
             .entries
             .iter()
             .map(|(below, entry)| {
+                let written = |written: &Written| {
+                    json!({
+                        "size": written.size,
+                        "mtime": [written.mtime.0, written.mtime.1],
+                        "inode": written.inode,
+                    })
+                };
                 let value = json!({
-                    "size": entry.size,
-                    "mtime": entry.mtime.0,
-                    "mtime_ns": entry.mtime.1,
-                    "inode": entry.inode,
-                    "written_size": entry.written_size,
+                    "size": entry.source.size,
+                    "mtime": [entry.source.mtime.0, entry.source.mtime.1],
+                    "ctime": [entry.source.ctime.0, entry.source.ctime.1],
+                    "inode": entry.source.inode,
+                    "written": entry.written.iter().map(written).collect::<Vec<_>>(),
                 });
                 (encoded(below), value)
             })
@@ -120,17 +191,21 @@ impl Manifest {
             "layout": self.layout,
             "files": files,
             "links": self.links.iter().map(|link| encoded(link)).collect::<Vec<_>>(),
+            "folders": self.folders.iter().map(|folder| encoded(folder)).collect::<Vec<_>>(),
         });
         let path = output.join(MANIFEST);
-        let write = || {
-            // Lost in a power failure, it costs writing the files again.
-            let draft = Draft::like(&path, Durability::NotDurable, None)?;
-            let mut file = draft.file();
-            writeln!(file, "{value:#}").map_err(|error| Error::io("write", &error))?;
-            draft.publish()
-        };
-        write().map_err(|error: Error| error.at(&path))
+        writer::replace(&path, format!("{value:#}\n").as_bytes(), durability)
     }
+}
+
+/// Whether a name means something below the folder that it is joined to, and can mean nothing else.
+fn is_within(name: &Path) -> bool {
+    let normal = |part: Component| matches!(part, Component::Normal(_));
+    // Components pass over what is empty or a dot, so they have to make the name again, byte for byte.
+    !name.as_os_str().is_empty()
+        && name.components().all(normal)
+        && name.components().collect::<PathBuf>().as_os_str() == name.as_os_str()
+        && !name.as_os_str().as_bytes().contains(&0)
 }
 
 /// A path as text: bytes that are not UTF-8, and the sign for them, as `%XX`.
@@ -159,7 +234,9 @@ pub(super) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] Optio
 impl Lock {
     /// Waits until nobody else holds it.
     pub(super) fn of(path: &Path) -> Result<Lock> {
-        let opened = File::options().create(true).truncate(false).write(true).open(path);
+        // Not through a link, which would make a file elsewhere, and not waiting for the other end of a FIFO.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let opened = File::options().create(true).truncate(false).write(true).custom_flags(flags).open(path);
         let file = opened.map_err(|error| Error::io("lock", &error).at(path))?;
         match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)) {
             Ok(()) => Ok(Lock(Some(file))),
@@ -173,6 +250,16 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_plain_names_are_within() {
+        for name in ["a", "a/b", "..a", "a./b"] {
+            assert!(is_within(Path::new(name)), "{name}");
+        }
+        for name in ["", ".", "..", "/", "/a", "../a", "a/..", "a/../b", "./a", "a/./b", "a/", "a//b", "a\0b"] {
+            assert!(!is_within(Path::new(name)), "{name}");
+        }
+    }
 
     #[test]
     fn any_path_comes_back() {

@@ -40,7 +40,7 @@ pub(super) fn planned(plan: &Plan, source: &Header) -> Vec<Run> {
 /// The same, as a reader of the two files sees it: tensors are paired by name, and places are those that the written
 /// header says. That is what the bytes are compared by, so that an error in the plan does not hide itself.
 pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
-    let mut runs = Vec::with_capacity(written.len());
+    let mut runs = Vec::new();
     for tensor in written.iter() {
         let twin = source.find(tensor.name).and_then(|index| source.get(index));
         let same = twin.filter(|twin| {
@@ -51,26 +51,24 @@ pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
                 format!("tensor {}: the written header does not say what the source's says", Name(tensor.name));
             return Err(Error::new(Status::Internal, message));
         };
-        runs.push(Run {
-            from: source.data_start() + twin.begin,
-            to: written.data_start() + tensor.begin,
-            len: tensor.nbytes(),
-        });
+        let (from, to) = (source.data_start() + twin.begin, written.data_start() + tensor.begin);
+        push(&mut runs, Run { from, to, len: tensor.nbytes() });
     }
     if written.len() != source.len() || !written.metadata().eq(source.metadata()) {
         return Err(Error::new(Status::Internal, "the written header has other tensors or metadata than the source's"));
     }
-    Ok(merged(runs.into_iter()))
+    Ok(runs)
 }
 
 fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();
-    runs.filter(|run| run.len > 0).for_each(|run| push(&mut out, run));
+    runs.for_each(|run| push(&mut out, run));
     out
 }
 
 fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
+        _ if run.len == 0 => {}
         Some(last) if last.from + last.len == run.from && last.to + last.len == run.to => last.len += run.len,
         _ => runs.push(run),
     }

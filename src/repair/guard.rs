@@ -24,6 +24,17 @@ pub(super) fn may_replace(path: &Path, found: &Metadata) -> Result<()> {
     may_write(path, found)
 }
 
+/// Refuses a destination that is the source by any name.
+pub(super) fn is_another(destination: &Path, source: &Identity) -> Result<()> {
+    let found = [fs::symlink_metadata(destination), fs::metadata(destination)];
+    if found.into_iter().flatten().any(|found| source.same_file(&found)) {
+        return refuse(format!(
+            "is the source itself, and in place has to be asked for (--in-place; no destination in a call): or {WAY_OUT}"
+        ));
+    }
+    Ok(())
+}
+
 /// Refuses a path in a cache whose files are named by their content.
 pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
     let real = fs::canonicalize(path);
@@ -68,15 +79,19 @@ fn is_writable(path: &Path) -> bool {
 /// Refuses where fewer bytes are free beside `target` than the new file takes. The old one stays until the new one is
 /// whole, so its space does not count.
 pub(super) fn room_for(target: &Path, size: u64) -> Result<()> {
-    let Some(free) = free_space_in(directory_of(target)) else { return Ok(()) };
-    if free >= size {
-        return Ok(());
+    room_in(directory_of(target), size, "the new file")
+}
+
+/// Refuses where fewer bytes are free in that folder's file system than that takes.
+pub(crate) fn room_in(folder: &Path, size: u64, what: &str) -> Result<()> {
+    match free_space_in(folder) {
+        Some(free) if free < size => refuse(format!(
+            "{size} bytes are needed for {what}, {free} are free, {} are missing: free some space, or write to another \
+             disk",
+            size - free
+        )),
+        _ => Ok(()),
     }
-    refuse(format!(
-        "{size} bytes are needed for the new file, {free} are free, {} are missing: free some space, or write the \
-         repaired file to another disk",
-        size - free
-    ))
 }
 
 /// What is at a path itself, if anything.
@@ -110,7 +125,7 @@ impl Identity {
     }
 
     /// Whether these are names of one file, changed or not.
-    pub(super) fn same_file(&self, found: &Metadata) -> bool {
+    fn same_file(&self, found: &Metadata) -> bool {
         (self.device, self.inode) == (found.dev(), found.ino())
     }
 }

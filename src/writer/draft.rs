@@ -123,7 +123,7 @@ impl Draft {
 }
 
 /// Bytes that this process can still take in that folder's file system, where it says so.
-pub(crate) fn free_space_in(directory: &Path) -> Option<u64> {
+pub fn free_space_in(directory: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(directory).ok()?;
     let all = found.f_bfree.checked_mul(found.f_frsize);
     // What the system keeps for root is root's to take.

@@ -1,0 +1,159 @@
+// Finding misaligned files and mending them through the C++ header.
+
+#include "check.h"
+#include "samples.hpp"
+
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+using namespace std::string_literals;
+using safealign::Dtype;
+using safealign::RepairAction;
+using safealign::RepairOptions;
+using safealign::Status;
+
+namespace {
+
+/// Header bytes with their length before them, padded to an odd length, then the data.
+void write_file(const std::string& path, std::string json, const std::string& data) {
+    json.resize((json.size() + 7) / 8 * 8 + 1, ' ');
+    std::string prefix(8, '\0');
+    prefix[0] = static_cast<char>(json.size() & 0xff);
+    prefix[1] = static_cast<char>(json.size() >> 8);
+    std::ofstream(path, std::ios::binary) << prefix << json << data;
+}
+
+void write_misaligned(const std::string& path) {
+    write_file(path,
+               R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}})",
+               "\0\0\xc0\x3f\0\0\0\xc0"s + "abc");
+}
+
+std::string contents(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+RepairOptions fast() {
+    RepairOptions options;
+    options.durability = safealign::Durability::NotDurable;
+    return options;
+}
+
+void scan_tells_what_is_there() {
+    write_misaligned("scan.safetensors");
+    const auto report = safealign::scan("scan.safetensors", 256);
+    REQUIRE(report);
+    CHECK_EQ(report->tensors, 2u);
+    CHECK_EQ(report->misaligned_tensors, 1u);
+    CHECK_EQ(report->misaligned_bytes, 8u);
+    CHECK_EQ(report->tensors_below_alignment, 2u);
+    CHECK_EQ(report->file_size, contents("scan.safetensors").size());
+    CHECK(report->header_padding == safealign::HeaderPadding::Spaces);
+    CHECK(report->conforms() && report->nonconforming.empty());
+    REQUIRE(report->dtypes.size() == 2);
+    CHECK_EQ(report->dtypes[0].name, "F32");
+    CHECK(report->dtypes[0].dtype == Dtype::F32);
+    CHECK_EQ(report->dtypes[0].misaligned_bytes, 8u);
+    CHECK(report->dtypes[1].dtype == Dtype::U8 && report->dtypes[1].misaligned_tensors == 0);
+
+    write_file("unknown.safetensors", R"({"w":{"dtype":"F128","shape":[1],"data_offsets":[0,16]}})", std::string(16, 'x'));
+    const auto unknown = safealign::scan("unknown.safetensors");
+    REQUIRE(unknown);
+    CHECK(!unknown->conforms());
+    CHECK_EQ(unknown->nonconforming_reason, "UNKNOWN_DTYPE");
+    CHECK_EQ(unknown->unknown_dtype_tensors, 1u);
+    CHECK(unknown->dtypes.size() == 1 && unknown->dtypes[0].name == "F128" && !unknown->dtypes[0].dtype);
+
+    CHECK(safealign::scan("scan.safetensors", 3).error().status == Status::InvalidArgument);
+    CHECK(safealign::scan("missing").error().status == Status::Io);
+    CHECK(safealign::scan("scan.safetensors\0x"s).error().status == Status::InvalidArgument);
+}
+
+void repair_mends() {
+    write_misaligned("old.safetensors");
+    const std::string before = contents("old.safetensors");
+    RepairOptions options = fast();
+    options.dry_run = true;
+    const auto would = safealign::repair("old.safetensors", std::nullopt, options);
+    CHECK(would && would->action == RepairAction::Rewritten && would->bytes_compared == 0);
+    options.dry_run = false;
+
+    // Cancelled, and cancelled by what the callback throws.
+    options.progress = [](std::uint64_t, std::uint64_t) { return false; };
+    CHECK(safealign::repair("old.safetensors", std::nullopt, options).error().status == Status::Cancelled);
+    options.progress = [](std::uint64_t, std::uint64_t) -> bool { throw std::logic_error("of the callback"); };
+    try {
+        (void)safealign::repair("old.safetensors", std::nullopt, options);
+        CHECK(!"thrown");
+    } catch (const std::logic_error& thrown) {
+        CHECK_EQ(std::string(thrown.what()), "of the callback");
+    }
+    CHECK(contents("old.safetensors") == before);
+
+    // In place has to be asked for.
+    CHECK(safealign::repair("old.safetensors", "old.safetensors", fast()).error().status == Status::Refused);
+    CHECK(safealign::repair("old.safetensors", "", fast()).error().status != Status::Ok);
+    CHECK(safealign::repair("old.safetensors", "x\0y"s, fast()).error().status == Status::InvalidArgument);
+    CHECK(contents("old.safetensors") == before);
+
+    std::uint64_t last = 0;
+    options.progress = [&](std::uint64_t done, std::uint64_t total) {
+        last = done;
+        return done <= total;
+    };
+    const auto report = safealign::repair("old.safetensors", "new.safetensors", options);
+    REQUIRE(report);
+    CHECK(report->action == RepairAction::Rewritten);
+    CHECK_EQ(report->misaligned_tensors, 1u);
+    CHECK_EQ(report->bytes_compared, 11u);
+    CHECK_EQ(report->file_size, last);
+    CHECK(contents("old.safetensors") == before);
+    CHECK_EQ(safealign::scan("new.safetensors").value().misaligned_tensors, 0u);
+
+    CHECK(safealign::repair("old.safetensors", std::nullopt, fast()).value().action == RepairAction::Rewritten);
+    CHECK(safealign::repair("old.safetensors", std::nullopt, fast()).value().action == RepairAction::Untouched);
+    CHECK(safealign::repair("old.safetensors", "copy.safetensors", fast()).value().action == RepairAction::Copied);
+    CHECK(contents("old.safetensors") == contents("new.safetensors"));
+    RepairOptions odd = fast();
+    odd.alignment = 3;
+    CHECK(safealign::repair("old.safetensors", std::nullopt, odd).error().status == Status::InvalidArgument);
+}
+
+void overlays_stand_in() {
+    std::filesystem::create_directories("bundle");
+    write_misaligned("bundle/model.safetensors");
+    std::ofstream("bundle/config.json") << "{}";
+    int calls = 0;
+    RepairOptions options = fast();
+    options.progress = [&](std::uint64_t, std::uint64_t) { return ++calls > 0; };
+    const auto made = safealign::overlay_bundle("bundle", "overlay", options);
+    REQUIRE(made);
+    CHECK(made->written == 1 && made->linked == 1 && made->kept == 0 && made->warnings == 0 && calls > 0);
+    CHECK_EQ(safealign::scan("overlay/model.safetensors").value().misaligned_tensors, 0u);
+    CHECK(std::filesystem::is_symlink("overlay/config.json"));
+    const auto again = safealign::overlay_bundle("bundle", "overlay", fast());
+    CHECK(again && again->written == 0 && again->kept == 1);
+
+    // What somebody put there stays.
+    std::filesystem::remove("overlay/config.json");
+    std::ofstream("overlay/config.json") << "mine";
+    const auto refused = safealign::overlay_bundle("bundle", "overlay", fast());
+    CHECK(!refused && refused.error().status == Status::Refused);
+    CHECK(!refused && refused.error().message.find("config.json") != std::string::npos);
+    CHECK(contents("overlay/config.json") == "mine");
+    options.force = true;
+    CHECK(safealign::overlay_bundle("bundle", "other", options).error().status == Status::InvalidArgument);
+}
+
+}  // namespace
+
+int main() {
+    samples::work_in("mending");
+    scan_tells_what_is_there();
+    repair_mends();
+    overlays_stand_in();
+    return check_report();
+}
