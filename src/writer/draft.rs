@@ -83,6 +83,10 @@ impl Draft {
         if all.is_some_and(|all| all < len) {
             return Err(no_space(rustix::io::Errno::NOSPC.into()));
         }
+        // In memory, reserving a page and then filling it costs more than filling it, so what was counted has to do.
+        if all.is_some() && in_memory(&self.file) {
+            return self.file.set_len(len).map_err(|error| Error::io("truncate", &error));
+        }
         match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len)) {
             Ok(()) => return Ok(()),
             // A file system that cannot reserve; and one that would rather say so by ENOSYS or EINVAL.
@@ -128,6 +132,16 @@ pub fn free_space_in(directory: &Path) -> Option<u64> {
     let all = found.f_bfree.checked_mul(found.f_frsize);
     // What the system keeps for root is root's to take.
     free_of(&found).and_then(|free| if rustix::process::geteuid().is_root() { all } else { Some(free) })
+}
+
+#[cfg(target_os = "linux")]
+fn in_memory(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_memory(_file: &File) -> bool {
+    false
 }
 
 /// A file system without a size (ramfs, some that are mounted over a network) does not count its free space either.
