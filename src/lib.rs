@@ -6,6 +6,7 @@
 //! copied and that every reader opens; [`map::File`] maps them. The C ABI is `include/safealign.h`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod atomic_file;
 #[doc(hidden)]
 pub mod capi;
 pub mod dtype;

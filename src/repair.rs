@@ -3,24 +3,27 @@
 //! Repair never runs unasked: rewriting a published file changes its hash. In place, the old file stays whole until
 //! the new one is complete, compared with it, and renamed over it.
 
-mod cache;
 mod copy;
-mod guard;
+mod page_cache;
+mod refusal;
+mod run;
 
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::atomic_file::{AtomicFile, Durability};
 use crate::error::{Error, Name, Reason, Result, Status};
 use crate::header::{Header, HeaderPadding};
 use crate::layout::{Layout, LayoutOptions, Plan, TensorSpec, check_alignment};
 use crate::scan::{self, ScanOptions, ScanReport};
 use crate::source;
-use crate::writer::{Draft, Durability, Progress, WriteReport, report};
+use crate::writer::{Progress, WriteReport, report};
 
-use cache::PageCache;
-use copy::{Job, Run};
-pub(crate) use guard::{Identity, room_in};
+use copy::Job;
+use page_cache::PageCache;
+pub(crate) use refusal::{Identity, room_in};
+use run::Run;
 
 /// How to repair.
 pub struct RepairOptions<'a> {
@@ -134,7 +137,7 @@ fn repair_how(
         if ours.is_none()
             && let Some(destination) = destination
         {
-            guard::is_another(destination, &identity).map_err(|error| error.at(destination))?;
+            refusal::is_another(destination, &identity).map_err(|error| error.at(destination))?;
         }
         let header = source::read_header(&file, found.len())?;
         let before = scan::report(&header, found.len(), &ScanOptions::default())?;
@@ -152,21 +155,21 @@ fn repair_how(
                 "{} bytes after the last tensor would be lost: keep the file as it is, or ask to drop them",
                 before.trailing_bytes
             );
-            return guard::refuse(message);
+            return refusal::refuse(message);
         }
         let plan = if rewrite { Some(planned(&header, &options.layout)?) } else { None };
         let (action, after) = match &plan {
             Some(plan) => (Action::Rewritten, WriteReport::of(plan)),
             None => (Action::Copied, as_it_is(&before)),
         };
-        guard::room_for(target, after.file_size).map_err(|error| error.at(target))?;
+        refusal::room_for(target, after.file_size).map_err(|error| error.at(target))?;
         if options.dry_run {
             return Ok(RepairReport { action, before, after, bytes_compared: 0 });
         }
         let place = Place { source, target, file: &file, found: &found, size: after.file_size, ours };
-        let bytes_compared = place.fill(options, |draft, cache, options| match plan {
-            Some(plan) => write_anew(&file, header, plan, draft, cache, options),
-            None => copy_whole(&file, draft, after.file_size, cache, options),
+        let bytes_compared = place.fill(options, |new_file, cache, options| match plan {
+            Some(plan) => write_anew(&file, header, plan, new_file, cache, options),
+            None => copy_whole(&file, new_file, after.file_size, cache, options),
         })?;
         Ok(RepairReport { action, before, after, bytes_compared })
     };
@@ -179,19 +182,19 @@ pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> R
     let mut copy = || {
         let (file, found) = source::open_regular(source)?;
         let check = || {
-            guard::is_another(destination, &Identity::of(&found))?;
+            refusal::is_another(destination, &Identity::of(&found))?;
             // Under its own name, also a file that is named by its content may be copied.
             if source.file_name() != destination.file_name() {
-                guard::not_in_a_cache(destination)?;
+                refusal::not_in_a_cache(destination)?;
             }
             may_stand_at(destination)?;
-            guard::room_for(destination, found.len())
+            refusal::room_for(destination, found.len())
         };
         check().map_err(|error| error.at(destination))?;
         if !options.dry_run {
             let place =
                 Place { source, target: destination, file: &file, found: &found, size: found.len(), ours: None };
-            place.fill(options, |draft, cache, options| copy_whole(&file, draft, found.len(), cache, options))?;
+            place.fill(options, |new_file, cache, options| copy_whole(&file, new_file, found.len(), cache, options))?;
         }
         Ok(found.len())
     };
@@ -213,26 +216,26 @@ struct Place<'a, 's> {
 type Sealed<'s> = &'s mut dyn FnMut(&Metadata) -> Result<()>;
 
 impl Place<'_, '_> {
-    /// Has a draft filled, and puts it in place if the source is still what it was.
+    /// Writes a new file, and puts it in place if the source has not changed.
     fn fill<'o, T>(
         self,
         options: &mut RepairOptions<'o>,
-        write: impl FnOnce(&Draft, &mut PageCache, &mut RepairOptions<'o>) -> Result<T>,
+        write: impl FnOnce(&AtomicFile, &mut PageCache, &mut RepairOptions<'o>) -> Result<T>,
     ) -> Result<T> {
         let Place { source, target, file, found, size, ours } = self;
         let at_target = |error: Error| error.at(target);
-        let draft = Draft::like(target, options.durability, Some(found)).map_err(at_target)?;
-        draft.reserve(size).map_err(at_target)?;
+        let new_file = AtomicFile::like(target, options.durability, Some(found)).map_err(at_target)?;
+        new_file.reserve(size).map_err(at_target)?;
         let mut cache = PageCache::new(file, found.len(), options.durability == Durability::Durable);
-        let written = write(&draft, &mut cache, options)?;
+        let written = write(&new_file, &mut cache, options)?;
         unchanged(source, file, &Identity::of(found))?;
         if let Some(sealed) = ours {
-            let made = draft.file().metadata().map_err(|error| at_target(Error::io("stat", &error)))?;
+            let made = new_file.file().metadata().map_err(|error| at_target(Error::io("stat", &error)))?;
             sealed(&made)?;
         }
-        // The draft goes with its publishing; the pages can only be given up once they are on the disk.
-        let kept = draft.file().try_clone().map_err(|error| Error::io("dup", &error))?;
-        draft.publish().map_err(at_target)?;
+        // Publishing consumes the new file; the pages can only be given up once they are on the disk.
+        let kept = new_file.file().try_clone().map_err(|error| Error::io("dup", &error))?;
+        new_file.publish().map_err(at_target)?;
         cache.done(&kept);
         Ok(written)
     }
@@ -264,21 +267,21 @@ fn as_it_is(found: &ScanReport) -> WriteReport {
 
 fn check_target(source: &Path, destination: Option<&Path>) -> Result<()> {
     let Some(destination) = destination else {
-        let found = guard::at(source)?.ok_or_else(changed)?;
-        return guard::may_replace(source, &found);
+        let found = refusal::at(source)?.ok_or_else(changed)?;
+        return refusal::may_replace(source, &found);
     };
-    if !guard::at(destination)?.is_some_and(|found| found.is_symlink()) {
-        guard::not_in_a_cache(destination)?;
+    if !refusal::at(destination)?.is_some_and(|found| found.is_symlink()) {
+        refusal::not_in_a_cache(destination)?;
     }
     may_stand_at(destination)
 }
 
 /// Refuses to replace what is no file, or read-only. A link is replaced, not followed.
 fn may_stand_at(destination: &Path) -> Result<()> {
-    match guard::at(destination)? {
+    match refusal::at(destination)? {
         Some(found) if !found.is_symlink() => {
             source::require_regular(found.file_type())?;
-            guard::may_write(destination, &found)
+            refusal::may_write(destination, &found)
         }
         _ => Ok(()),
     }
@@ -299,24 +302,24 @@ fn write_anew(
     file: &File,
     header: Header,
     plan: Plan,
-    draft: &Draft,
+    new_file: &AtomicFile,
     cache: &mut PageCache,
     options: &mut RepairOptions,
 ) -> Result<u64> {
-    draft.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
+    new_file.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
     let (total, in_place) = (plan.file_size(), plan.data_start() + plan.padding());
     let copy = copy::planned(&plan, &header);
     drop(plan);
     // As a reader will see the file, not as the plan means it.
-    let written = source::read_header(draft.file(), total)?;
+    let written = source::read_header(new_file.file(), total)?;
     let survey = written.survey(total - written.data_start())?;
     if survey.misaligned_tensors > 0 || survey.trailing_bytes > 0 {
         return Err(Error::new(Status::Internal, "the new layout is not the one that was planned"));
     }
     let compare = if options.compare { copy::paired(&written, &header)? } else { Vec::new() };
     drop((written, header));
-    let tensor_at = |at: u64| tensor_at(draft.file(), total, at).unwrap_or_default();
-    let (source, target) = (file, draft.file());
+    let tensor_at = |at: u64| tensor_at(new_file.file(), total, at).unwrap_or_default();
+    let (source, target) = (file, new_file.file());
     let job = Job { source, target, copy: &copy, compare: &compare, tensor_at: &tensor_at, done: in_place, total };
     report(&mut options.progress, job.done, job.total)?;
     job.run(cache, &mut options.progress)?;
@@ -333,7 +336,7 @@ fn tensor_at(file: &File, size: u64, at: u64) -> Option<String> {
 
 fn copy_whole(
     file: &File,
-    draft: &Draft,
+    new_file: &AtomicFile,
     size: u64,
     cache: &mut PageCache,
     options: &mut RepairOptions,
@@ -342,7 +345,7 @@ fn copy_whole(
     let compare: &[Run] = if options.compare { &whole } else { &[] };
     let job = Job {
         source: file,
-        target: draft.file(),
+        target: new_file.file(),
         copy: &whole,
         compare,
         tensor_at: &|_| "the file".to_owned(),

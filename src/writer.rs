@@ -5,7 +5,6 @@
 
 #[cfg(target_os = "linux")]
 mod direct;
-mod draft;
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -18,19 +17,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::layout::{LayoutOptions, Plan, TensorSpec};
 
-pub use draft::free_space_in;
-pub(crate) use draft::{Draft, directory_of};
-
-/// Whether a write waits until the file is on the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(i32)]
-pub enum Durability {
-    /// The file and its directory entry survive a power failure once the call has returned.
-    #[default]
-    Durable = 0,
-    /// The replacement is still atomic, but the syncs are skipped.
-    NotDurable = 1,
-}
+use crate::atomic_file::AtomicFile;
+pub use crate::atomic_file::{Durability, free_space_in, replace};
 
 /// Called with the bytes done and the bytes in all; breaking cancels.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
@@ -89,18 +77,6 @@ impl WriteReport {
     }
 }
 
-/// Puts a small file of any content at a path in one step: it is the old file or the new one, whole. A symbolic link is
-/// replaced, not followed.
-pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
-    let write = || {
-        let draft = Draft::like(path, durability, None)?;
-        draft.reserve(bytes.len() as u64)?;
-        draft.file().write_all_at(bytes, 0).map_err(|error| Error::io("write", &error))?;
-        draft.publish()
-    };
-    write().map_err(|error: Error| error.at(path))
-}
-
 /// Bytes that have to be free to write files one after the other: of each the size, and the size of the file that it
 /// replaces, which stays until the new one is whole.
 pub fn space_needed(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
@@ -126,19 +102,19 @@ pub fn write_aligned(
     let write = || {
         let specs: Vec<TensorSpec> = tensors.iter().map(Tensor::spec).collect();
         let plan = Plan::new(&specs, metadata, &options.layout)?;
-        let draft = Draft::like(path, options.durability, None)?;
-        draft.reserve(plan.file_size())?;
+        let new_file = AtomicFile::like(path, options.durability, None)?;
+        new_file.reserve(plan.file_size())?;
         let pieces = plan.placements().iter().flat_map(|placement| {
             zeros(placement.padding_before).chain(std::iter::once(tensors[placement.input_index].data))
         });
         let mut pieces = std::iter::once(plan.header()).chain(pieces);
         let mut progress = options.progress;
         let direct = options.durability == Durability::Durable
-            && write_directly(draft.file(), &mut pieces, plan.file_size(), &mut progress)?;
+            && write_directly(new_file.file(), &mut pieces, plan.file_size(), &mut progress)?;
         if !direct {
-            write_pieces(draft.file(), pieces, plan.file_size(), progress)?;
+            write_pieces(new_file.file(), pieces, plan.file_size(), progress)?;
         }
-        draft.publish()?;
+        new_file.publish()?;
         Ok(WriteReport::of(&plan))
     };
     write().map_err(|error: Error| error.at(path))
@@ -244,7 +220,7 @@ pub struct Writer {
     arrived: Vec<Mutex<Ranges>>,
     names: Vec<String>,
     /// `None` once published, or once publishing has failed.
-    draft: Option<Draft>,
+    new_file: Option<AtomicFile>,
 }
 
 impl Writer {
@@ -258,16 +234,16 @@ impl Writer {
     ) -> Result<Writer> {
         let open = || {
             let plan = Plan::new(tensors, metadata, &options.layout)?;
-            let draft = Draft::like(path, options.durability, None)?;
-            draft.reserve(plan.file_size())?;
-            draft.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
+            let new_file = AtomicFile::like(path, options.durability, None)?;
+            new_file.reserve(plan.file_size())?;
+            new_file.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
             let mut positions = vec![0; tensors.len()];
             for (position, placement) in plan.placements().iter().enumerate() {
                 positions[placement.input_index] = position as u32;
             }
             let arrived = tensors.iter().map(|_| Mutex::default()).collect();
             let names = tensors.iter().map(|tensor| tensor.name.to_owned()).collect();
-            Ok(Writer { path: path.to_owned(), plan, positions, arrived, names, draft: Some(draft) })
+            Ok(Writer { path: path.to_owned(), plan, positions, arrived, names, new_file: Some(new_file) })
         };
         open().map_err(|error: Error| error.at(path))
     }
@@ -320,21 +296,21 @@ impl Writer {
 
     fn write(&self, index: usize, offset: u64, data: &[u8]) -> Result<()> {
         let start = self.plan.placements()[self.positions[index] as usize].offset;
-        self.draft()?.file().write_all_at(data, start + offset).map_err(|error| Error::io("write", &error))?;
+        self.new_file()?.file().write_all_at(data, start + offset).map_err(|error| Error::io("write", &error))?;
         let mut arrived = self.arrived[index].lock().unwrap_or_else(PoisonError::into_inner);
         arrived.insert(offset, offset + data.len() as u64);
         Ok(())
     }
 
-    fn draft(&self) -> Result<&Draft> {
-        self.draft.as_ref().ok_or_else(finished)
+    fn new_file(&self) -> Result<&AtomicFile> {
+        self.new_file.as_ref().ok_or_else(finished)
     }
 
     /// Puts the file in place. Fails, and changes nothing, where a byte of a tensor is missing: what is missing can
-    /// still be put. After any other failure the draft is gone.
+    /// still be put. After any other failure the new file is gone.
     pub fn finish(&mut self) -> Result<WriteReport> {
         let mut finish = || {
-            self.draft()?;
+            self.new_file()?;
             for (index, arrived) in self.arrived.iter_mut().enumerate() {
                 let nbytes = self.plan.placements()[self.positions[index] as usize].nbytes;
                 let arrived = arrived.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -343,7 +319,7 @@ impl Writer {
                     return Err(self.invalid(index, message));
                 }
             }
-            self.draft.take().ok_or_else(finished)?.publish()?;
+            self.new_file.take().ok_or_else(finished)?.publish()?;
             Ok(WriteReport::of(&self.plan))
         };
         finish().map_err(|error: Error| error.at(&self.path))

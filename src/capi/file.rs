@@ -3,9 +3,10 @@
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 
-use super::guard::{self, Output, Report, guard, required, text};
+use super::boundary::{self, Output, Report, guard, required, text};
 use super::info::choice;
-use super::types::{sa_error, sa_metadata, sa_status};
+use super::status::{sa_error, sa_status};
+use super::types::sa_metadata;
 use super::write::init;
 use crate::error::{Error, Status};
 use crate::header::HeaderPadding;
@@ -89,7 +90,7 @@ pub struct sa_open_options {
 }
 
 // SAFETY: begins with its size; numbers and a pointer.
-unsafe impl guard::SizedStruct for sa_open_options {
+unsafe impl boundary::SizedStruct for sa_open_options {
     const DEFAULT: Self = sa_open_options {
         struct_size: size_of::<Self>(),
         map_mode: MapMode::Shared as i32,
@@ -137,7 +138,7 @@ pub struct sa_stats {
 }
 
 // SAFETY: begins with its size; plain numbers.
-unsafe impl guard::SizedStruct for sa_stats {
+unsafe impl boundary::SizedStruct for sa_stats {
     const DEFAULT: Self = sa_stats {
         struct_size: size_of::<Self>(),
         file_size: 0,
@@ -221,8 +222,8 @@ pub unsafe extern "C" fn sa_file_open(
     // SAFETY: the pointers are the C caller's, null or valid.
     unsafe {
         guard(error, || {
-            let path = guard::path(path, "path")?;
-            let options = guard::options(options, "options")?;
+            let path = boundary::path(path, "path")?;
+            let options = boundary::options(options, "options")?;
             let out = Output::new(file, "file")?;
             let mut open_options = OpenOptions {
                 map: choice(options.map_mode, &[MapMode::Shared, MapMode::CopyOnWrite], "options.map_mode")?,
@@ -240,7 +241,7 @@ pub unsafe extern "C" fn sa_file_open(
                 strict: options.strict != 0,
             };
             if open_options.unaligned == Unaligned::Overlay {
-                open_options.overlay_dir = Some(guard::path(options.overlay_dir, "options.overlay_dir")?.to_owned());
+                open_options.overlay_dir = Some(boundary::path(options.overlay_dir, "options.overlay_dir")?.to_owned());
             }
             let file = File::open(path, &open_options)?;
             out.set(Box::into_raw(Box::new(sa_file(file))));
@@ -440,7 +441,7 @@ pub unsafe extern "C" fn sa_file_stats(file: *const sa_file, stats: *mut sa_stat
                 trailing_bytes: found.trailing_bytes,
                 header_padding: padding(found.header_padding) as i32,
                 is_mapped: i32::from(found.is_mapped),
-                ..<sa_stats as guard::SizedStruct>::DEFAULT
+                ..<sa_stats as boundary::SizedStruct>::DEFAULT
             });
             Ok(())
         })

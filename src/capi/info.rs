@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
-use super::guard::{Output, guard, invalid, text};
-use super::types::{sa_error, sa_status};
+use super::boundary::{Output, guard, invalid, text};
+use super::status::{sa_error, sa_status};
 use crate::dtype::Dtype;
 use crate::error::Status;
 

@@ -3,9 +3,9 @@
 use std::ffi::c_char;
 use std::mem::size_of;
 
-use super::guard::{self, Report, guard};
+use super::boundary::{self, Report, guard};
 use super::repair::sa_repair_options;
-use super::types::{sa_error, sa_status};
+use super::status::{sa_error, sa_status};
 use super::write::init;
 use crate::overlay::{self, OverlayOptions, OverlayReport};
 
@@ -33,7 +33,7 @@ pub struct sa_overlay_report {
 }
 
 // SAFETY: begins with its size; plain numbers.
-unsafe impl guard::SizedStruct for sa_overlay_report {
+unsafe impl boundary::SizedStruct for sa_overlay_report {
     const DEFAULT: Self = sa_overlay_report {
         struct_size: size_of::<Self>(),
         written: 0,
@@ -56,7 +56,7 @@ impl From<OverlayReport> for sa_overlay_report {
             linked: report.linked,
             removed: report.removed,
             warnings: report.warnings.len() as u64,
-            ..<Self as guard::SizedStruct>::DEFAULT
+            ..<Self as boundary::SizedStruct>::DEFAULT
         }
     }
 }
@@ -98,12 +98,12 @@ pub unsafe extern "C" fn sa_overlay_bundle(
     // SAFETY: the pointers are the C caller's, null or valid.
     unsafe {
         guard(error, || {
-            let bundle = guard::path(bundle, "bundle")?;
-            let output = guard::path(output, "output")?;
-            let options = guard::options::<sa_repair_options>(options, "options")?;
+            let bundle = boundary::path(bundle, "bundle")?;
+            let output = boundary::path(output, "output")?;
+            let options = boundary::options::<sa_repair_options>(options, "options")?;
             let out = Report::optional(report, "report")?;
             if options.force != 0 || options.dry_run != 0 {
-                return Err(guard::invalid("`options.force` and `options.dry_run` have to be 0"));
+                return Err(boundary::invalid("`options.force` and `options.dry_run` have to be 0"));
             }
             let mut progress = options.progress();
             let mut options = OverlayOptions {

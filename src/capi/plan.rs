@@ -1,7 +1,8 @@
 //! The layout on its own, for programs that write by themselves.
 
-use super::guard::{Output, guard, required};
-use super::types::{sa_error, sa_metadata, sa_status, sa_tensor, specs};
+use super::boundary::{Output, guard, required};
+use super::status::{sa_error, sa_status};
+use super::types::{sa_metadata, sa_tensor, specs};
 use super::write::sa_write_options;
 use crate::error::{Error, Status};
 use crate::layout::Plan;
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn sa_plan_new(
         guard(error, || {
             let specs = specs(tensors, n_tensors)?;
             let metadata = super::types::metadata(metadata, n_metadata)?;
-            let options = super::guard::options(options, "options")?;
+            let options = super::boundary::options(options, "options")?;
             let out = Output::new(plan, "plan")?;
             let plan = Plan::new(&specs, &metadata, &options.layout()?)?;
             out.set(Box::into_raw(Box::new(sa_plan(plan))));

@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 use std::ops::ControlFlow;
 
-use super::guard::{self, Report, guard};
+use super::boundary::{self, Report, guard};
 use super::info::choice;
-use super::types::{sa_error, sa_status};
+use super::status::{sa_error, sa_status};
 use super::write::{init, sa_progress};
 use crate::error::Result;
 use crate::layout::{DEFAULT_ALIGNMENT, Layout, LayoutOptions};
@@ -62,7 +62,7 @@ pub struct sa_repair_options {
 }
 
 // SAFETY: begins with its size; every bit pattern is valid but for `progress`, a pointer that the caller vouches for.
-unsafe impl guard::SizedStruct for sa_repair_options {
+unsafe impl boundary::SizedStruct for sa_repair_options {
     const DEFAULT: Self = sa_repair_options {
         struct_size: size_of::<Self>(),
         alignment: DEFAULT_ALIGNMENT,
@@ -130,7 +130,7 @@ pub struct sa_repair_report {
 }
 
 // SAFETY: begins with its size; plain numbers.
-unsafe impl guard::SizedStruct for sa_repair_report {
+unsafe impl boundary::SizedStruct for sa_repair_report {
     const DEFAULT: Self = sa_repair_report {
         struct_size: size_of::<Self>(),
         action: 0,
@@ -165,7 +165,7 @@ impl From<RepairReport> for sa_repair_report {
             data_start: after.data_start,
             padding: after.padding,
             bytes_compared,
-            ..<Self as guard::SizedStruct>::DEFAULT
+            ..<Self as boundary::SizedStruct>::DEFAULT
         }
     }
 }
@@ -224,9 +224,10 @@ pub unsafe extern "C" fn sa_repair_file(
     // SAFETY: the pointers are the C caller's, null or valid.
     unsafe {
         guard(error, || {
-            let source = guard::path(source, "source")?;
-            let destination = if destination.is_null() { None } else { Some(guard::path(destination, "destination")?) };
-            let options = guard::options::<sa_repair_options>(options, "options")?;
+            let source = boundary::path(source, "source")?;
+            let destination =
+                if destination.is_null() { None } else { Some(boundary::path(destination, "destination")?) };
+            let options = boundary::options::<sa_repair_options>(options, "options")?;
             let out = Report::optional(report, "report")?;
             let mut progress = options.progress();
             let mut options = RepairOptions {

@@ -3,9 +3,9 @@
 use std::ffi::{CString, c_char};
 use std::mem::size_of;
 
+use super::boundary::{self, Output, Report, guard, required};
 use super::file::padding;
-use super::guard::{self, Output, Report, guard, required};
-use super::types::{sa_error, sa_status};
+use super::status::{sa_error, sa_status};
 use super::write::init;
 use crate::error::{Error, Status};
 use crate::layout::DEFAULT_ALIGNMENT;
@@ -32,7 +32,7 @@ pub struct sa_scan_options {
 }
 
 // SAFETY: begins with its size; plain numbers.
-unsafe impl guard::SizedStruct for sa_scan_options {
+unsafe impl boundary::SizedStruct for sa_scan_options {
     const DEFAULT: Self = sa_scan_options { struct_size: size_of::<Self>(), alignment: DEFAULT_ALIGNMENT };
 }
 
@@ -81,7 +81,7 @@ pub struct sa_scan_report {
 }
 
 // SAFETY: begins with its size; numbers and pointers.
-unsafe impl guard::SizedStruct for sa_scan_report {
+unsafe impl boundary::SizedStruct for sa_scan_report {
     const DEFAULT: Self = sa_scan_report {
         struct_size: size_of::<Self>(),
         file_size: 0,
@@ -129,7 +129,7 @@ pub struct sa_scan_dtype {
 }
 
 // SAFETY: begins with its size; numbers and a pointer.
-unsafe impl guard::SizedStruct for sa_scan_dtype {
+unsafe impl boundary::SizedStruct for sa_scan_dtype {
     const DEFAULT: Self = sa_scan_dtype {
         struct_size: size_of::<Self>(),
         name: std::ptr::null(),
@@ -194,8 +194,8 @@ pub unsafe extern "C" fn sa_scan_file(
     // SAFETY: the pointers are the C caller's, null or valid.
     unsafe {
         guard(error, || {
-            let path = guard::path(path, "path")?;
-            let options = guard::options(options, "options")?;
+            let path = boundary::path(path, "path")?;
+            let options = boundary::options(options, "options")?;
             let out = Output::new(scan, "scan")?;
             let report = scan::scan(path, &ScanOptions { alignment: options.alignment })?;
             let nonconforming = report.nonconforming.as_ref().map(|error| {
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn sa_scan_get(
                 conforms: i32::from(scan.nonconforming.is_none()),
                 nonconforming: scan.nonconforming.as_ref().map_or(null, |(message, _)| message.as_ptr()),
                 nonconforming_reason: scan.nonconforming.as_ref().map_or(null, |(_, reason)| reason.as_ptr()),
-                ..<sa_scan_report as guard::SizedStruct>::DEFAULT
+                ..<sa_scan_report as boundary::SizedStruct>::DEFAULT
             });
             Ok(())
         })
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn sa_scan_dtype_at(
                 misaligned_tensors: found.misaligned_tensors,
                 misaligned_bytes: found.misaligned_bytes,
                 dtype: found.dtype.map_or(0, |dtype| dtype as i32),
-                ..<sa_scan_dtype as guard::SizedStruct>::DEFAULT
+                ..<sa_scan_dtype as boundary::SizedStruct>::DEFAULT
             });
             Ok(())
         })

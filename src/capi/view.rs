@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
+use super::boundary::{Output, guard, invalid, required, text};
 use super::file::sa_file;
-use super::guard::{Output, guard, invalid, required, text};
 use super::info::choice;
-use super::types::{sa_error, sa_status};
+use super::status::{sa_error, sa_status};
 use crate::map::{Advice, Keeper, Origin, View};
 
 /// Where a view's bytes are.

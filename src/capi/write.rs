@@ -4,9 +4,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
 use std::ops::ControlFlow;
 
-use super::guard::{self, Report, guard, slice};
+use super::boundary::{self, Report, guard, slice};
 use super::info::choice;
-use super::types::{sa_error, sa_metadata, sa_status, sa_tensor};
+use super::status::{sa_error, sa_status};
+use super::types::{sa_metadata, sa_tensor};
 use crate::error::Result;
 use crate::layout::{DEFAULT_ALIGNMENT, Layout, LayoutOptions};
 use crate::writer::{self, Durability, WriteOptions, WriteReport};
@@ -61,7 +62,7 @@ pub struct sa_write_options {
 }
 
 // SAFETY: begins with its size; every bit pattern is valid but for `progress`, a pointer that the caller vouches for.
-unsafe impl guard::SizedStruct for sa_write_options {
+unsafe impl boundary::SizedStruct for sa_write_options {
     const DEFAULT: Self = sa_write_options {
         struct_size: size_of::<Self>(),
         alignment: DEFAULT_ALIGNMENT,
@@ -125,7 +126,7 @@ pub struct sa_write_report {
 }
 
 // SAFETY: begins with its size; plain numbers.
-unsafe impl guard::SizedStruct for sa_write_report {
+unsafe impl boundary::SizedStruct for sa_write_report {
     const DEFAULT: Self = sa_write_report {
         struct_size: size_of::<Self>(),
         file_size: 0,
@@ -144,7 +145,7 @@ impl From<WriteReport> for sa_write_report {
             padding: report.padding,
             tensors: report.tensors,
             tensors_moved: report.tensors_moved,
-            ..<Self as guard::SizedStruct>::DEFAULT
+            ..<Self as boundary::SizedStruct>::DEFAULT
         }
     }
 }
@@ -171,10 +172,10 @@ pub unsafe extern "C" fn sa_write_report_init(report: *mut sa_write_report) {
 
 /// # Safety
 /// `pointer` is null or may be written.
-pub(super) unsafe fn init<T: guard::SizedStruct>(pointer: *mut T) {
+pub(super) unsafe fn init<T: boundary::SizedStruct>(pointer: *mut T) {
     // What it points to is not initialised, and need not be: it is only written.
     // SAFETY: as the caller says.
-    if let Ok(out) = unsafe { guard::Output::new(pointer, "") } {
+    if let Ok(out) = unsafe { boundary::Output::new(pointer, "") } {
         out.set(T::DEFAULT);
     }
 }
@@ -210,12 +211,12 @@ pub unsafe extern "C" fn sa_write_aligned(
     // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
     unsafe {
         guard(error, || {
-            let path = guard::path(path, "path")?;
+            let path = boundary::path(path, "path")?;
             let write = || {
                 let tensors = slice(tensors, n_tensors, "tensors")?;
                 let tensors: Vec<_> = tensors.iter().map(|tensor| tensor.tensor()).collect::<Result<_>>()?;
                 let metadata = super::types::metadata(metadata, n_metadata)?;
-                let options = guard::options(options, "options")?;
+                let options = boundary::options(options, "options")?;
                 let out = Report::optional(report, "report")?;
                 let mut progress = options.progress();
                 let options = WriteOptions {

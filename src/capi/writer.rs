@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::guard::{self, Output, Report, guard, required, required_mut, slice};
-use super::types::{sa_error, sa_metadata, sa_status, sa_tensor, specs};
+use super::boundary::{self, Output, Report, guard, required, required_mut, slice};
+use super::status::{sa_error, sa_status};
+use super::types::{sa_metadata, sa_tensor, specs};
 use super::write::{sa_write_options, sa_write_report};
 use crate::writer::{WriteOptions, Writer};
 
@@ -39,11 +40,11 @@ pub unsafe extern "C" fn sa_writer_open(
     // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
     unsafe {
         guard(error, || {
-            let path = guard::path(path, "path")?;
+            let path = boundary::path(path, "path")?;
             let open = || {
                 let specs = specs(tensors, n_tensors)?;
                 let metadata = super::types::metadata(metadata, n_metadata)?;
-                let options = guard::options(options, "options")?;
+                let options = boundary::options(options, "options")?;
                 let out = Output::new(writer, "writer")?;
                 let options =
                     WriteOptions { layout: options.layout()?, durability: options.durability()?, progress: None };

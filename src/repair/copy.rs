@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::cache::PageCache;
+use super::page_cache::PageCache;
+use super::run::{Run, merged, push};
 use crate::error::{Error, Name, Result, Status};
 use crate::header::Header;
 use crate::layout::Plan;
@@ -18,14 +19,6 @@ const STEP: u64 = BUFFER as u64;
 const BUFFER: usize = 256 << 10;
 /// From here on a call of its own costs less than passing through the buffer.
 const SMALL: u64 = 64 << 10;
-
-/// Bytes that go from one place to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub from: u64,
-    pub to: u64,
-    pub len: u64,
-}
 
 /// The runs of a plan in the order of the new file, neighbours on both sides made one. `source` is the header that the
 /// plan was made of, in its order.
@@ -58,20 +51,6 @@ pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
         return Err(Error::new(Status::Internal, "the written header has other tensors or metadata than the source's"));
     }
     Ok(runs)
-}
-
-fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
-    let mut out: Vec<Run> = Vec::new();
-    runs.for_each(|run| push(&mut out, run));
-    out
-}
-
-fn push(runs: &mut Vec<Run>, run: Run) {
-    match runs.last_mut() {
-        _ if run.len == 0 => {}
-        Some(last) if last.from + last.len == run.from && last.to + last.len == run.to => last.len += run.len,
-        _ => runs.push(run),
-    }
 }
 
 /// Where the bytes come from and go to.
@@ -287,12 +266,6 @@ mod tests {
 
     fn run(from: u64, to: u64, len: u64) -> Run {
         Run { from, to, len }
-    }
-
-    #[test]
-    fn neighbours_on_both_sides_become_one() {
-        let runs = [run(0, 100, 10), run(10, 110, 5), run(15, 120, 5), run(99, 125, 0), run(30, 125, 5)];
-        assert_eq!(merged(runs.into_iter()), [run(0, 100, 15), run(15, 120, 5), run(30, 125, 5)]);
     }
 
     #[test]

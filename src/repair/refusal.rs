@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::atomic_file::{directory_of, free_space_in};
 use crate::error::{Error, Result, Status};
-use crate::writer::{directory_of, free_space_in};
 
 const WAY_OUT: &str = "write the repaired file to another folder, or make an overlay";
 

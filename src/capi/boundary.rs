@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use super::types::{SA_ERROR_MESSAGE_SIZE, sa_error, sa_status};
+use super::status::{SA_ERROR_MESSAGE_SIZE, sa_error, sa_status};
 use crate::error::{Error, Result, Status};
 
 /// Runs the body of an exported function: no panic gets out, and the error struct says what happened.

@@ -1,28 +1,38 @@
-//! A file in the making: written out of sight beside its target, then put in the target's place in one step.
+//! A new file that is written beside its target and then replaces the target in one step.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags};
 use rustix::io::retry_on_intr;
 use tempfile::TempPath;
 
-use super::Durability;
 use crate::error::{Error, Result, Status};
 use crate::source::require_regular;
 
-/// What a new file may be at most; the umask takes its part away.
+/// Whether a write waits until the file is on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Durability {
+    /// The file and its directory entry survive a power failure once the call has returned.
+    #[default]
+    Durable = 0,
+    /// The replacement is still atomic, but the syncs are skipped.
+    NotDurable = 1,
+}
+
+/// The largest mode of a new file, before the umask is applied.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// Dropped before [`Draft::publish`], it leaves nothing behind.
+/// Dropped before [`AtomicFile::publish`], it leaves nothing behind.
 ///
-/// Where the file system can (`O_TMPFILE`), the draft has no name until it is published, so that not even a killed
+/// Where the file system can (`O_TMPFILE`), the new file has no name until it is published, so that not even a killed
 /// process leaves it; elsewhere it is a hidden file that an error removes.
-pub(crate) struct Draft {
+pub(crate) struct AtomicFile {
     file: File,
     name: Option<TempPath>,
     target: PathBuf,
@@ -31,12 +41,23 @@ pub(crate) struct Draft {
     durability: Durability,
 }
 
-impl Draft {
+/// Replaces the file at a path with a small file of any content, atomically. A symbolic link is replaced, not followed.
+pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let write = || {
+        let new_file = AtomicFile::like(path, durability, None)?;
+        new_file.reserve(bytes.len() as u64)?;
+        new_file.file().write_all_at(bytes, 0).map_err(|error| Error::io("write", &error))?;
+        new_file.publish()
+    };
+    write().map_err(|error: Error| error.at(path))
+}
+
+impl AtomicFile {
     /// Begins a file that is to stand at `target`, where a regular file, a symbolic link (which is replaced, not
     /// followed) or nothing may be.
     ///
     /// Where no regular file stands at the target, the new one takes mode and owner of `model`.
-    pub(crate) fn like(target: &Path, durability: Durability, model: Option<&Metadata>) -> Result<Draft> {
+    pub(crate) fn like(target: &Path, durability: Durability, model: Option<&Metadata>) -> Result<AtomicFile> {
         if target.file_name().is_none() || target.as_os_str().as_bytes().ends_with(b"/") {
             return Err(Error::new(Status::InvalidArgument, "the path does not end in a file name"));
         }
@@ -57,7 +78,7 @@ impl Draft {
                 (file, Some(name))
             }
         };
-        Ok(Draft { file, name, target, model, durability })
+        Ok(AtomicFile { file, name, target, model, durability })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -66,7 +87,7 @@ impl Draft {
 
     /// Makes the file `len` bytes long and reserves their blocks, so that a full disk shows now. The bytes are zero.
     pub(crate) fn reserve(&self, len: u64) -> Result<()> {
-        // Counted before the attempt: one that fails half-way may hold what it got until the draft is gone.
+        // Counted before the attempt: one that fails half-way may hold what it got until the new file is gone.
         let free = rustix::fs::fstatvfs(&self.file).ok();
         let no_space = |error: io::Error| {
             let counted = free.as_ref().and_then(free_of).filter(|_| error.kind() != io::ErrorKind::FileTooLarge);
@@ -96,9 +117,9 @@ impl Draft {
         self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
     }
 
-    /// Puts the draft in the target's place. Until the rename the target is untouched; after it, it is the new file.
+    /// Puts the new file in the target's place. Until the rename the target is untouched; after it, it is the new file.
     pub(crate) fn publish(self) -> Result<()> {
-        let Draft { file, name, target, model, durability } = self;
+        let AtomicFile { file, name, target, model, durability } = self;
         // Looked at again: what stands there may have changed since.
         if let Some(model) = replaceable(&target)?.or(model) {
             keep_owner_and_mode(&file, &model)?;
@@ -109,7 +130,7 @@ impl Draft {
         let directory = directory_of(&target);
         let name = match name {
             Some(name) => Some(name),
-            // Where nothing stands the draft gets its name at once; a link cannot replace.
+            // If there is no file at the target, the new file gets that name directly; a link cannot replace.
             None if link(&file, &target).is_ok() => None,
             None => {
                 let linked = temp_names().make_in(directory, |path| link(&file, path));
@@ -156,7 +177,7 @@ pub(crate) fn directory_of(target: &Path) -> &Path {
     }
 }
 
-/// Names of drafts: hidden, of a length that does not depend on the target's, and not ending like a model.
+/// Names of temporary files: hidden, of a length that does not depend on the target's, and not ending like a model.
 fn temp_names() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".safealign-").suffix(".tmp");
@@ -185,7 +206,7 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// The regular file at a path, which a draft may replace as it may a symbolic link, or nothing; all else is an error.
+/// The regular file at a path, which a new file may replace, as it may a symbolic link, or nothing; anything else is an error.
 fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Ok(None),

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use super::copy::Run;
+use super::run::Run;
 use crate::error::{Error, Result};
 
 /// Smaller files are left in the cache, as by any copy: they take little, and are often used next.
