@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 /// The sections of the header, in its order.
-const SECTIONS: [&str; 11] = ["status", "types", "info", "write", "plan", "writer", "file", "view", "scan", "repair", "overlay"];
+const SECTIONS: [&str; 11] =
+    ["status", "types", "info", "write", "plan", "writer", "file", "view", "scan", "repair", "overlay"];
 
 /// The header as it should be.
 fn generate() -> String {
