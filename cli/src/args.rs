@@ -31,7 +31,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Report the files that a loader has to copy, and how many bytes
+    /// Report which files have tensors that a loader has to copy
     Scan(Scan),
     /// Rewrite files so that every tensor can be mapped without a copy
     Repair(Repair),
@@ -40,6 +40,10 @@ pub enum Command {
     /// Compare the tensors of two files or directories, byte for byte
     Verify(Verify),
     /// Create an aligned copy of a directory that must not be modified
+    ///
+    /// Writes repaired copies of the misaligned files, and symbolic links to everything else. A later run updates only
+    /// what is missing or out of date. Use it for download caches, whose files are named by their hash, and for
+    /// read-only disks.
     Overlay(Overlay),
     /// Print a completion script for a shell
     Completions {
@@ -110,7 +114,7 @@ pub struct WriteArgs {
     /// Do not compare the tensors of the new file with the source before the file is published
     #[arg(long)]
     pub no_verify: bool,
-    /// Drop the bytes after the last tensor; without this option, a file that needs repair and has such bytes is refused
+    /// Drop the bytes after the last tensor; without this option, a misaligned file with such bytes is not repaired
     #[arg(long)]
     pub drop_trailing: bool,
     /// Do not sync the new file to disk; it is still replaced atomically
@@ -175,8 +179,6 @@ pub struct Verify {
     pub json: bool,
 }
 
-/// Writes repaired copies of the misaligned files and symbolic links to everything else. A later run updates only what
-/// is missing or out of date. Use it for download caches, whose files are named by their hash, and for read-only disks.
 #[derive(Args)]
 pub struct Overlay {
     /// The source directory, such as a snapshot in a download cache

@@ -122,7 +122,8 @@ impl Picture {
         Kind::ALL.into_iter().filter(|kind| self.spans.iter().any(|span| span.kind == *kind))
     }
 
-    /// Draws a grid in reading order. Each cell shows the kind that most of its bytes have; the first cell is the header.
+    /// Draws a grid in reading order. Each cell shows the kind that most of its bytes have. The first cell is the
+    /// header.
     pub fn draw(&self, out: &mut dyn Write, paint: Paint, columns: usize) -> io::Result<()> {
         let width = columns.saturating_sub(16).clamp(16, 120) as u64;
         let cells = (width * ROWS).min(self.size.max(1));

@@ -22,7 +22,8 @@ const STEP: u64 = 1 << 20;
 /// The tensors of a file or directory.
 struct Side {
     files: Vec<Opened>,
-    /// Keyed by the directory relative to the root and the tensor name. `None` if two files of a directory have the name.
+    /// Keyed by the directory relative to the root and the tensor name. `None` if two files of a directory have a
+    /// tensor of that name.
     tensors: BTreeMap<(PathBuf, String), Option<(usize, usize)>>,
 }
 

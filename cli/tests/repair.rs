@@ -105,8 +105,8 @@ fn files_that_must_not_be_replaced_are_refused_and_the_others_are_repaired() {
     let ran = run(root.path(), &["repair", "--in-place", "m"]);
     assert_eq!(ran.status, Some(2));
     assert_eq!(ran.err.lines().count(), 4, "{}", ran.err);
-    for says in ["m/read-only.safetensors: is read-only", "has 2 hard links", "is a symbolic link", "broken"] {
-        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    for expected in ["m/read-only.safetensors: is read-only", "has 2 hard links", "is a symbolic link", "broken"] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
     }
     assert!(ran.out.contains("after: 1 of 1 bundle affected"), "{}", ran.out);
     assert_repaired(&path("m/good.safetensors"));
@@ -134,7 +134,7 @@ fn a_file_with_several_names_is_repaired_once_in_place_and_copied_under_each_nam
     let ran = run(root.path(), &["repair", "m", "--in-place"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     assert_repaired(&path("m/a-link.safetensors"));
-    assert!(fs::symlink_metadata(path("m/a-link.safetensors")).expect("is there").is_symlink());
+    assert!(fs::symlink_metadata(path("m/a-link.safetensors")).expect("exists").is_symlink());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn an_overlay_has_the_tensors_of_its_bundle() {
     assert!(ran.out.contains("2 files repaired"), "{}", ran.out);
     assert_eq!(run(root.path(), &["verify", "m", "out"]).status, Some(0));
     assert_eq!(run(root.path(), &["scan", "--check", "out"]).status, Some(0));
-    assert!(fs::symlink_metadata(root.path().join("out/config.json")).expect("is there").is_symlink());
+    assert!(fs::symlink_metadata(root.path().join("out/config.json")).expect("exists").is_symlink());
     let ran = run(root.path(), &["overlay", "--json", "m", "out"]);
     let report = &ran.kind("overlay")[0];
     assert_eq!((&report["written"], &report["kept"], &report["linked"]), (&0.into(), &2.into(), &3.into()));
@@ -300,8 +300,8 @@ fn a_copy_is_complete_or_warns_about_what_is_missing() {
     symlink("nowhere", path("m/dangling.txt")).expect("links");
     let ran = run(root.path(), &["repair", "m", "--output", "out"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(0), 2), "{}", ran.err);
-    for says in ["m/dangling.txt: dangling symbolic link", "m/unknown.safetensors: no repair needed"] {
-        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    for expected in ["m/dangling.txt: dangling symbolic link", "m/unknown.safetensors: no repair needed"] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
     }
     assert!(path("out/empty").is_dir());
     for name in ["unknown.safetensors", "sub/config.json"] {
@@ -414,7 +414,7 @@ fn svg_output_replaces_only_an_svg() {
     assert_eq!(fs::read(path("x.safetensors")).expect("reads"), misaligned(100));
     assert_eq!(fs::read(path("y.safetensors")).expect("reads"), aligned());
     assert_eq!(fs::read(path("notes.txt")).expect("reads"), b"mine");
-    assert!(fs::symlink_metadata(path("y-link.svg")).expect("is there").is_symlink());
+    assert!(fs::symlink_metadata(path("y-link.svg")).expect("exists").is_symlink());
     // A new file, the same file again, and a link to an SVG: the link is replaced, not its target.
     for target in ["new.svg", "new.svg"] {
         assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", target]).status, Some(0));

@@ -121,7 +121,7 @@ fn every_case_is_scanned_or_reported() {
     for case in manifest.iter().filter(|case| case["scan"] != "skip" && case["name"] != "dtype_unknown") {
         let file = format!("./{}", case["file"].as_str().expect("a file"));
         let kind = if case["open"] == "SA_OK" { "file" } else { "error" };
-        let found = ran.json().into_iter().find(|value| value["path"] == file.as_str()).expect("is there");
+        let found = ran.json().into_iter().find(|value| value["path"] == file.as_str()).expect("is reported");
         // An unknown dtype is not an error by itself, but the file may also be truncated.
         if case["name"] != "dtype_unknown_oob" && kind == "error" {
             assert_eq!(found["status"], case["open"], "{file}");
