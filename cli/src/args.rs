@@ -20,7 +20,8 @@ use safealign::writer::Durability;
         safealign scan models/                          report what a loader copies\n  \
         safealign repair models/ --output repaired/     write a repaired copy\n  \
         safealign repair models/ --in-place             replace the files that need repair\n\n\
-        Exit status: 0 success, 1 misaligned tensors found (scan --check) or difference found (verify), 2 error.\n\
+        Exit status: 0 success, 1 misaligned tensors found (scan --check) or difference found (verify), 2 error, \
+        3 shard missing (scan).\n\
         Set NO_COLOR to turn off colours.",
     arg_required_else_help = true
 )]
@@ -32,6 +33,8 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Report which files have tensors that a loader has to copy
+    ///
+    /// Exits with 3 if a shard that an index names is missing.
     Scan(Scan),
     /// Rewrite files so that every tensor can be mapped without a copy
     Repair(Repair),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::output::{shown, system_message};
 
@@ -18,6 +18,8 @@ pub struct Found {
     pub empty: Vec<Other>,
     /// Warnings: the path and the message.
     pub warnings: Vec<(PathBuf, String)>,
+    /// The number of shards that an index names and that do not exist. Each has a warning, too.
+    pub missing_shards: usize,
     /// Errors: the path and the message.
     pub errors: Vec<(PathBuf, String)>,
 }
@@ -222,13 +224,17 @@ impl Search<'_> {
     fn check_index(&mut self, directory: &Path, names: &BTreeSet<String>) {
         let Some(indexed) = indexed(directory, &mut self.found.warnings) else { return };
         for (shard, index) in &indexed {
-            if fs::metadata(directory.join(shard)).is_err() {
-                let message = format!("the shard `{shard}` is missing");
+            if leaves_directory(shard) {
+                let message = format!("index entry `{shard}` is outside the directory of the index");
+                self.found.errors.push((directory.join(index), message));
+            } else if fs::metadata(directory.join(shard)).is_err() {
+                let message = format!("shard `{shard}` is missing");
                 self.found.warnings.push((directory.join(index), message));
+                self.found.missing_shards += 1;
             }
         }
         for name in names.iter().filter(|name| !indexed.contains_key(*name)) {
-            self.found.warnings.push((directory.join(name), "is not in the index of its directory".to_owned()));
+            self.found.warnings.push((directory.join(name), "not in the index of its directory".to_owned()));
         }
     }
 }
@@ -246,6 +252,19 @@ fn below(path: &Path, top: &Path) -> PathBuf {
     path.strip_prefix(top).unwrap_or(path).to_owned()
 }
 
+/// Whether a file is named like an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
+/// variant.
+fn is_index(name: &str) -> bool {
+    let variant = name.strip_suffix(".json").and_then(|name| name.split_once(".safetensors.index"));
+    variant.is_some_and(|(_, variant)| variant.is_empty() || variant.starts_with('.'))
+}
+
+/// Whether an index entry, as written, leads out of the directory of the index.
+fn leaves_directory(entry: &str) -> bool {
+    let path = Path::new(entry);
+    path.is_absolute() || path.components().any(|component| component == Component::ParentDir)
+}
+
 /// The shards that the indexes of a directory name, each with its index. `None` if there is no index.
 fn indexed(directory: &Path, warnings: &mut Vec<(PathBuf, String)>) -> Option<BTreeMap<String, String>> {
     let mut shards: Option<BTreeMap<String, String>> = None;
@@ -253,7 +272,7 @@ fn indexed(directory: &Path, warnings: &mut Vec<(PathBuf, String)>) -> Option<BT
         fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     indexes.retain(|path| {
         let name = path.file_name().unwrap_or_default().as_bytes();
-        name.ends_with(b".safetensors.index.json") && !name.starts_with(b"._") && path.is_file()
+        is_index(&String::from_utf8_lossy(name)) && !name.starts_with(b"._") && path.is_file()
     });
     for path in indexes {
         let parsed = fs::read(&path)

@@ -21,12 +21,14 @@ use clap::{CommandFactory, Parser};
 use args::{Cli, Command};
 
 /// The result of a command. The value is the exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Fine = 0,
     /// `scan --check` found misaligned tensors, or `verify` found a difference.
     Found = 1,
     Failed = 2,
+    /// `scan` found an index that names a missing shard.
+    ShardMissing = 3,
 }
 
 fn main() -> ExitCode {

@@ -27,6 +27,8 @@ pub fn run(args: &Scan) -> io::Result<Outcome> {
     let failures = report_problems(&found, &failed);
     Ok(if failures > 0 {
         Outcome::Failed
+    } else if found.missing_shards > 0 {
+        Outcome::ShardMissing
     } else if args.check && total.misaligned_tensors > 0 {
         Outcome::Found
     } else {

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 #[test]
 fn a_sharded_bundle_is_read_with_its_index() {
     let ran = run(&cases(), &["scan", "--json", "dir_shards"]);
-    assert_eq!(ran.status, Some(0));
+    assert_eq!(ran.status, Some(3));
     let files = ran.kind("file");
     let row = |value: &serde_json::Value| {
         let name = Path::new(value["path"].as_str().expect("a path")).file_name().expect("a name").to_owned();
@@ -37,6 +37,47 @@ fn a_sharded_bundle_is_read_with_its_index() {
     let total = &ran.kind("total")[0];
     assert_eq!((&total["bundles"], &total["affected_bundles"], &total["errors"]), (&1.into(), &1.into(), &0.into()));
     assert_eq!((&total["misaligned_bytes"], &total["files"]), (&44.into(), &3.into()));
+}
+
+#[test]
+fn a_missing_shard_has_an_exit_status_of_its_own() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    let index = |shards: &[&str]| {
+        let map: serde_json::Map<_, _> = shards.iter().map(|shard| (format!("of {shard}"), (*shard).into())).collect();
+        serde_json::to_vec(&serde_json::json!({ "weight_map": map })).expect("JSON")
+    };
+    write(&path("m/model-1.safetensors"), &misaligned(100));
+    write(&path("m/model.safetensors.index.json"), &index(&["model-1.safetensors"]));
+    // Control: with all shards the status is 0. A variant has an index of its own.
+    write(&path("m/model-1.fp16.safetensors"), &misaligned(100));
+    write(&path("m/model.safetensors.index.fp16.json"), &index(&["model-1.fp16.safetensors"]));
+    let ran = run(root.path(), &["scan", "m"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    fs::remove_file(path("m/model-1.fp16.safetensors")).expect("removes");
+    for args in [&["scan", "m"][..], &["scan", "--check", "m"]] {
+        let ran = run(root.path(), args);
+        assert_eq!((ran.status, ran.err.lines().count()), (Some(3), 1), "{}", ran.err);
+        assert!(ran.err.contains("m/model.safetensors.index.fp16.json: shard `model-1.fp16.safetensors`"));
+    }
+    // An error takes precedence.
+    assert_eq!(run(root.path(), &["scan", "m", "missing"]).status, Some(2));
+}
+
+#[test]
+fn an_index_entry_outside_the_directory_is_an_error() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    write(&path("other/x.safetensors"), &misaligned(100));
+    write(&path("m/y.safetensors"), &misaligned(100));
+    let absolute = path("other/x.safetensors").to_string_lossy().into_owned();
+    for entry in ["../other/x.safetensors", "sub/../../other/x.safetensors", &absolute] {
+        let index = serde_json::json!({ "weight_map": { "a": entry, "b": "y.safetensors" } });
+        write(&path("m/model.safetensors.index.json"), &serde_json::to_vec(&index).expect("JSON"));
+        let ran = run(root.path(), &["scan", "--json", "m"]);
+        assert_eq!((ran.status, ran.kind("file").len(), ran.kind("error").len()), (Some(2), 1, 1), "{}", ran.out);
+        assert!(ran.err.contains("m/model.safetensors.index.json: ") && ran.err.contains(entry), "{}", ran.err);
+    }
 }
 
 #[test]
