@@ -1,75 +1,77 @@
-//! Finds the files that a user means by a path.
+//! Finds the files below the paths given on the command line.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use crate::output::shown;
+use crate::output::{shown, system_message};
 
-/// What a search found.
+/// The result of a search.
 #[derive(Default)]
 pub struct Found {
     pub files: Vec<Model>,
-    /// Every file that is no model, for a search that wants them.
+    /// Files without tensors, if the search includes them.
     pub others: Vec<Other>,
-    /// Folders with nothing in them, for the same.
+    /// Empty directories, if the search includes files without tensors.
     pub empty: Vec<Other>,
-    /// What is odd, but no failure: the path and what is odd about it.
+    /// Warnings: the path and the message.
     pub warnings: Vec<(PathBuf, String)>,
-    /// What could not be looked at.
+    /// The number of shards that an index names and that do not exist. Each has a warning, too.
+    pub missing_shards: usize,
+    /// Errors: the path and the message.
     pub errors: Vec<(PathBuf, String)>,
 }
 
-/// A file of tensors.
+/// A safetensors file.
 pub struct Model {
     pub path: PathBuf,
-    /// The argument that it was found under, and its place below.
+    /// The argument under which the file was found, and the path relative to it.
     pub root: PathBuf,
     pub below: PathBuf,
 }
 
 impl Model {
-    /// The folder that it is in: a bundle is the files of a folder.
-    pub fn folder(&self) -> &Path {
+    /// The directory of the file. A bundle is the files of one directory.
+    pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 }
 
-/// What belongs to a bundle and has no tensors.
+/// A file of a bundle that is not a safetensors file, or an empty directory.
 pub struct Other {
     pub path: PathBuf,
     pub root: PathBuf,
     pub below: PathBuf,
 }
 
-/// What a search is for.
+/// What to search for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Each model once, whatever names it has: by the name that is not a link, where there is one.
+    /// Each model once, even if it has several names. A name that is not a symbolic link is preferred.
     EachModelOnce,
-    /// The same, and no way through a link to a folder: what lies behind it is somebody else's.
+    /// The same, but without following links to directories, whose contents may belong to another bundle.
     ToReplace,
-    /// Models by all their names.
+    /// Models under all their names.
     EveryName,
-    /// Those, and the files that are no models.
+    /// Models under all their names, and all other files.
     Everything,
 }
 
 struct Search<'a> {
     found: Found,
-    folders: HashSet<(u64, u64)>,
-    /// The place in `found` of each model.
+    directories: HashSet<(u64, u64)>,
+    /// The index in `found.files` of each model.
     models: HashMap<(u64, u64), usize>,
     root: &'a Path,
     want: Want,
 }
 
-/// Files as they are given, and folders with everything below them.
+/// Finds the given files, and the files below the given directories.
 pub fn find(paths: &[PathBuf], want: Want) -> Found {
-    let (found, folders, models) = Default::default();
-    let mut search = Search { found, folders, models, root: Path::new(""), want };
+    let (found, directories, models) = Default::default();
+    let mut search = Search { found, directories, models, root: Path::new(""), want };
     for path in paths {
         search.root = path;
         if want == Want::ToReplace
@@ -77,7 +79,7 @@ pub fn find(paths: &[PathBuf], want: Want) -> Found {
         {
             let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
             let message = format!(
-                "{} is a link to a folder, which in place does not follow: name {}",
+                "{} is a link to a directory, and `--in-place` does not follow links; use the path {}",
                 shown(&link),
                 shown(&real)
             );
@@ -85,21 +87,20 @@ pub fn find(paths: &[PathBuf], want: Want) -> Found {
             continue;
         }
         match fs::metadata(path) {
-            Ok(found) if found.is_dir() => search.folder(path, &found),
+            Ok(found) if found.is_dir() => search.directory(path, &found),
             Ok(found) if found.is_file() => {
                 search.model(path, PathBuf::from(path.file_name().unwrap_or_default()), &found)
             }
-            // What else it may be, the library says best.
-            Ok(_) => search.found.errors.push((path.clone(), "not a regular file or a folder".to_owned())),
-            Err(error) => search.found.errors.push((path.clone(), system(&error))),
+            Ok(_) => search.found.errors.push((path.clone(), "not a regular file or directory".to_owned())),
+            Err(error) => search.found.errors.push((path.clone(), system_message(&error))),
         }
     }
-    search.leave_out_blobs();
+    search.remove_blobs();
     search.found
 }
 
-/// The first part of a path that is a link to a folder. Those right below the root are the system's own (`/tmp` of
-/// macOS).
+/// The first component of a path that is a link to a directory. Links directly below the root belong to the system
+/// (`/tmp` on macOS) and are allowed.
 fn link_in(path: &Path) -> Option<PathBuf> {
     let mut so_far = PathBuf::new();
     for part in path.components() {
@@ -112,22 +113,13 @@ fn link_in(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A system's message in lower case, as all others.
-pub fn system(error: &std::io::Error) -> String {
-    let mut text = error.to_string();
-    if text.as_bytes().get(1).is_some_and(u8::is_ascii_lowercase) {
-        text[..1].make_ascii_lowercase();
-    }
-    text
-}
-
 impl Search<'_> {
     fn model(&mut self, path: &Path, below: PathBuf, found: &Metadata) {
         let model = Model { path: path.to_owned(), root: self.root.to_owned(), below };
         let place = self.models.entry((found.dev(), found.ino())).or_insert(self.found.files.len());
         match self.found.files.get_mut(*place) {
             Some(known) if matches!(self.want, Want::EachModelOnce | Want::ToReplace) => {
-                // A link cannot be repaired in place, what it leads to can.
+                // A link cannot be repaired in place, but its target can.
                 if is_link(&known.path) && !is_link(path) {
                     *known = model;
                 }
@@ -136,32 +128,32 @@ impl Search<'_> {
         }
     }
 
-    /// Everything below a folder, in the order of names. Links are followed; a folder that was seen is not entered
-    /// again, which also ends a cycle.
-    fn folder(&mut self, top: &Path, found: &Metadata) {
-        self.folders.insert((found.dev(), found.ino()));
+    /// Searches a directory recursively, in the order of names. Links are followed. Each directory is entered only
+    /// once, which also ends cycles of links.
+    fn directory(&mut self, top: &Path, found: &Metadata) {
+        self.directories.insert((found.dev(), found.ino()));
         let everything = self.want == Want::Everything;
-        let mut open = vec![top.to_owned()];
-        while let Some(folder) = open.pop() {
-            let entries = fs::read_dir(&folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+        let mut pending = vec![top.to_owned()];
+        while let Some(directory) = pending.pop() {
+            let entries = fs::read_dir(&directory).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
             let mut entries = match entries {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.found.errors.push((folder, system(&error)));
+                    self.found.errors.push((directory, system_message(&error)));
                     continue;
                 }
             };
             entries.sort_by_key(|entry| entry.file_name());
             if everything && entries.is_empty() {
-                let (root, below) = (self.root.to_owned(), below(&folder, top));
-                self.found.empty.push(Other { path: folder.clone(), root, below });
+                let (root, below) = (self.root.to_owned(), below(&directory, top));
+                self.found.empty.push(Other { path: directory.clone(), root, below });
             }
             let mut inner = Vec::new();
             let mut names = BTreeSet::new();
             for entry in entries {
                 let path = entry.path();
                 let name = entry.file_name();
-                // Twins that macOS leaves on foreign disks, and downloads that are not done.
+                // AppleDouble files, which macOS writes on other file systems, and incomplete downloads.
                 if name.as_bytes().starts_with(b"._") || name.as_bytes().ends_with(b".incomplete") {
                     continue;
                 }
@@ -169,12 +161,13 @@ impl Search<'_> {
                 match fs::metadata(&path) {
                     Ok(found) if found.is_dir() => {
                         if self.want == Want::ToReplace && is_link(&path) {
-                            let message = "is a link to a folder: skipped, in place does not follow it";
+                            let message =
+                                "is a link to a directory; skipped, because `--in-place` does not follow links";
                             self.found.warnings.push((path, message.to_owned()));
-                        } else if self.folders.insert((found.dev(), found.ino())) {
+                        } else if self.directories.insert((found.dev(), found.ino())) {
                             inner.push(path);
                         } else if everything {
-                            let message = "is a folder that was found by another name already: skipped";
+                            let message = "was already found under another name; skipped";
                             self.found.warnings.push((path, message.to_owned()));
                         }
                     }
@@ -190,30 +183,29 @@ impl Search<'_> {
                     }
                     Ok(found) if is_model || everything => {
                         let what = if found.file_type().is_fifo() { "a FIFO" } else { "a device or a socket" };
-                        self.found.warnings.push((path, format!("is {what}: skipped")));
+                        self.found.warnings.push((path, format!("is {what}; skipped")));
                     }
                     Err(error) if is_model || everything => {
                         let what = match entry.file_type() {
-                            Ok(kind) if kind.is_symlink() => "a link that leads nowhere",
-                            _ => "cannot be looked at",
+                            Ok(kind) if kind.is_symlink() => "dangling symbolic link",
+                            _ => "cannot be read",
                         };
-                        self.found.warnings.push((path, format!("{what}: {}", system(&error))));
+                        self.found.warnings.push((path, format!("{what}: {}", system_message(&error))));
                     }
                     Ok(_) | Err(_) => {}
                 }
             }
-            self.check_index(&folder, &names);
-            // The last is taken first.
-            open.extend(inner.into_iter().rev());
+            self.check_index(&directory, &names);
+            // The last entry is taken first.
+            pending.extend(inner.into_iter().rev());
         }
     }
 
-    /// Of a cache that names files by their content, leaves out those that were found under their real names, through
-    /// the links of `snapshots/`.
-    fn leave_out_blobs(&mut self) {
+    /// Removes the entries of `blobs/` in a download cache that were also found through the links in `snapshots/`.
+    fn remove_blobs(&mut self) {
         let is_blob = |path: &Path| {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            folder.file_name().is_some_and(|name| name == "blobs") && folder.with_file_name("snapshots").is_dir()
+            let directory = path.parent().unwrap_or(Path::new(""));
+            directory.file_name().is_some_and(|name| name == "blobs") && directory.with_file_name("snapshots").is_dir()
         };
         let blobs = self.found.others.iter().map(|other| &other.path).filter(|path| is_blob(path));
         if blobs.count() == 0 {
@@ -228,17 +220,21 @@ impl Search<'_> {
         });
     }
 
-    /// Compares the models of a folder with those that its index names.
-    fn check_index(&mut self, folder: &Path, names: &BTreeSet<String>) {
-        let Some(indexed) = indexed(folder, &mut self.found.warnings) else { return };
+    /// Compares the models of a directory with the shards that its index names.
+    fn check_index(&mut self, directory: &Path, names: &BTreeSet<String>) {
+        let Some(indexed) = indexed(directory, &mut self.found.warnings) else { return };
         for (shard, index) in &indexed {
-            if fs::metadata(folder.join(shard)).is_err() {
-                let message = format!("the shard `{shard}` is missing");
-                self.found.warnings.push((folder.join(index), message));
+            if leaves_directory(shard) {
+                let message = format!("index entry `{shard}` is outside the directory of the index");
+                self.found.errors.push((directory.join(index), message));
+            } else if fs::metadata(directory.join(shard)).is_err() {
+                let message = format!("shard `{shard}` is missing");
+                self.found.warnings.push((directory.join(index), message));
+                self.found.missing_shards += 1;
             }
         }
         for name in names.iter().filter(|name| !indexed.contains_key(*name)) {
-            self.found.warnings.push((folder.join(name), "is not in the index of its folder".to_owned()));
+            self.found.warnings.push((directory.join(name), "not in the index of its directory".to_owned()));
         }
     }
 }
@@ -247,8 +243,8 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
 
-/// Whether a path is named like a model.
-pub fn is_model(path: &Path) -> bool {
+/// Whether a path has the extension of a safetensors file.
+fn is_model(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
 }
 
@@ -256,25 +252,39 @@ fn below(path: &Path, top: &Path) -> PathBuf {
     path.strip_prefix(top).unwrap_or(path).to_owned()
 }
 
-/// The shards that the indices of a folder name, and which index names each; `None` where there is no index.
-fn indexed(folder: &Path, warnings: &mut Vec<(PathBuf, String)>) -> Option<BTreeMap<String, String>> {
+/// Whether a file is named like an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
+/// variant.
+fn is_index(name: &str) -> bool {
+    let variant = name.strip_suffix(".json").and_then(|name| name.split_once(".safetensors.index"));
+    variant.is_some_and(|(_, variant)| variant.is_empty() || variant.starts_with('.'))
+}
+
+/// Whether an index entry, as written, leads out of the directory of the index.
+fn leaves_directory(entry: &str) -> bool {
+    let path = Path::new(entry);
+    path.is_absolute() || path.components().any(|component| component == Component::ParentDir)
+}
+
+/// The shards that the indexes of a directory name, each with its index. `None` if there is no index.
+fn indexed(directory: &Path, warnings: &mut Vec<(PathBuf, String)>) -> Option<BTreeMap<String, String>> {
     let mut shards: Option<BTreeMap<String, String>> = None;
-    let mut indices: Vec<PathBuf> = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    indices.retain(|path| {
+    let mut indexes: Vec<PathBuf> =
+        fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    indexes.retain(|path| {
         let name = path.file_name().unwrap_or_default().as_bytes();
-        name.ends_with(b".safetensors.index.json") && !name.starts_with(b"._") && path.is_file()
+        is_index(&String::from_utf8_lossy(name)) && !name.starts_with(b"._") && path.is_file()
     });
-    for path in indices {
+    for path in indexes {
         let parsed = fs::read(&path)
-            .map_err(|error| system(&error))
-            .and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| error.to_string()));
+            .map_err(|error| system_message(&error))
+            .and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).map_err(|error| error.to_string()));
         let map = match &parsed {
             Ok(value) => value.get("weight_map").and_then(|map| map.as_object()),
             Err(_) => None,
         };
         let Some(map) = map else {
-            let why = parsed.as_ref().err().map_or("there is no `weight_map` in it", |error| error);
-            warnings.push((path.clone(), format!("is not an index: {why}")));
+            let why = parsed.as_ref().err().map_or("it has no `weight_map`", |error| error);
+            warnings.push((path.clone(), format!("invalid index: {why}")));
             continue;
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -12,9 +12,9 @@ use safealign::writer::{self, Durability};
 use crate::Outcome;
 use crate::args::Inspect;
 use crate::fields;
-use crate::output::{self, Paint, Plain, Size, Table, count, json_line, shown};
+use crate::output::{self, Paint, Plain, Size, Table, count, json_line, shown, system_message};
 use crate::picture::{Picture, Span};
-use crate::scan::{error_fields, notes, report_fields};
+use crate::report::{error_fields, notes, report_fields};
 
 pub fn run(args: &Inspect) -> io::Result<Outcome> {
     let read = read_header(&args.file).and_then(|(header, size)| {
@@ -26,7 +26,7 @@ pub fn run(args: &Inspect) -> io::Result<Outcome> {
         Ok(read) => read,
         Err(error) => {
             if args.json {
-                json_line(&mut out, "error", error_fields(&shown(&args.file), &error))?;
+                json_line(&mut out, "error", error_fields(&args.file, &error))?;
                 out.flush()?;
             }
             output::error(&error.to_string());
@@ -34,7 +34,7 @@ pub fn run(args: &Inspect) -> io::Result<Outcome> {
         }
     };
     if let Some(path) = &args.svg
-        && let Err(message) = may_draw_to(path, &args.file)
+        && let Err(message) = check_svg_path(path, &args.file)
     {
         output::error(&format!("{}: {message}", shown(path)));
         return Ok(Outcome::Failed);
@@ -61,26 +61,26 @@ pub fn run(args: &Inspect) -> io::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// Refuses to put the picture in the place of what is no picture, by whatever name: above all of the model itself.
-fn may_draw_to(path: &Path, model: &Path) -> Result<(), String> {
-    // Through a link, too: the link would be lost, and with it the name of what it leads to.
+/// Refuses to replace anything but an SVG, above all the inspected file under any of its names.
+fn check_svg_path(path: &Path, model: &Path) -> Result<(), String> {
+    // This follows links: replacing a link to another kind of file would lose the link.
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
     if fs::metadata(model).is_ok_and(|model| (model.dev(), model.ino()) == (found.dev(), found.ino())) {
-        return Err("is the inspected file itself: choose another name for the picture".to_owned());
+        return Err("is the inspected file; use another name for `--svg OUT`".to_owned());
     }
     if !found.is_file() {
-        return Err("is there and is not a regular file: choose another name for the picture".to_owned());
+        return Err("already exists and is not a regular file; use another name for `--svg OUT`".to_owned());
     }
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
-    read.map_err(|error| crate::find::system(&error))?;
+    read.map_err(|error| system_message(&error))?;
     if start.is_empty() || is_svg(&start) {
         return Ok(());
     }
-    Err("is there and is not an SVG: choose another name for the picture".to_owned())
+    Err("already exists and is not an SVG image; use another name for `--svg OUT`".to_owned())
 }
 
-/// Whether a file that starts with those bytes is an SVG: after declarations and comments, that is its first element.
+/// Whether a file that starts with these bytes is an SVG: `svg` is the first element after declarations and comments.
 fn is_svg(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     let mut text = text.trim_start_matches('\u{feff}').trim_start();
@@ -96,12 +96,12 @@ fn is_svg(start: &[u8]) -> bool {
     }
 }
 
-/// Columns of the terminal.
+/// The width of the terminal in columns.
 fn columns() -> usize {
     terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0))
 }
 
-/// The largest power of two that an offset is a multiple of, as far as any layout asks.
+/// The largest power of two that divides an offset, up to the largest alignment of a layout.
 fn alignment_of(offset: u64) -> u64 {
     1 << offset.trailing_zeros().min(21)
 }
@@ -115,7 +115,7 @@ fn write_head(out: &mut dyn Write, args: &Inspect, header: &Header, report: &Sca
     writeln!(out, "{}", paint.bold(&Plain(&shown(&args.file)).to_string()))?;
     writeln!(
         out,
-        "{}, {}, data from byte {}",
+        "{}, {}, data starts at byte {}",
         Size(report.file_size),
         count(report.tensors, "tensor"),
         report.data_start
@@ -135,7 +135,7 @@ fn write_head(out: &mut dyn Write, args: &Inspect, header: &Header, report: &Sca
         writeln!(out, "{}", Plain(error.message()))?;
     }
     for (key, value) in header.metadata() {
-        // Some hold whole configurations.
+        // Some values are complete configuration files.
         let value = match value.char_indices().nth(200) {
             Some((cut, _)) => format!("{}... ({} bytes)", &value[..cut], value.len()),
             None => value.to_owned(),
@@ -175,7 +175,7 @@ fn write_tensors(out: &mut dyn Write, header: &Header) -> io::Result<()> {
 fn write_json(out: &mut dyn Write, args: &Inspect, header: &Header, report: &ScanReport) -> io::Result<()> {
     let mut fields = report_fields(report);
     fields.insert("path".to_owned(), shown(&args.file).into());
-    // As pairs: JSON objects have no order, and the file's is kept by a repair.
+    // Pairs, because JSON objects have no order, and a repair keeps the order of the file.
     let metadata: Vec<_> = header.metadata().map(|(key, value)| [key, value]).collect();
     fields.insert("metadata".to_owned(), serde_json::json!(metadata));
     json_line(out, "file", fields)?;
@@ -195,7 +195,7 @@ fn write_json(out: &mut dyn Write, args: &Inspect, header: &Header, report: &Sca
     Ok(())
 }
 
-/// The file's parts in order, for the picture.
+/// The parts of the file, in file order, for drawing.
 fn picture(header: &Header, report: &ScanReport) -> Picture {
     let mut spans = vec![Span::header(report.data_start)];
     let mut covered = report.data_start;

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like: noted, so that the work can stop where nothing is half done.
+//! Records SIGINT, SIGTERM and SIGHUP, so that the work can stop at a safe point.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on a signal is noted. The second ends the process at once: then too, no file is half written.
+    /// Starts recording signals. A second signal ends the process immediately; no destination is left partly written.
     pub fn catch() -> io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {

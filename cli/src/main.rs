@@ -1,4 +1,4 @@
-//! The `safealign` command: finds safetensors files that loaders have to copy, and mends them.
+//! The `safealign` command: finds and repairs safetensors files that loaders have to copy.
 
 mod args;
 mod find;
@@ -7,7 +7,9 @@ mod interrupt;
 mod output;
 mod overlay;
 mod picture;
+mod progress;
 mod repair;
+mod report;
 mod scan;
 mod verify;
 
@@ -18,23 +20,25 @@ use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};
 
-/// How a command ended. The number is the exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The result of a command. The value is the exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Fine = 0,
-    /// Something was looked for and found, or two things differ.
+    /// `scan --check` found misaligned tensors, or `verify` found a difference.
     Found = 1,
     Failed = 2,
+    /// `scan` found an index that names a missing shard.
+    ShardMissing = 3,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match run(cli.command) {
         Ok(outcome) => outcome,
-        // Somebody who has seen enough, as in `safealign scan | head`, is no error.
+        // The reader closed the pipe, as in `safealign scan | head`. This is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Fine,
         Err(error) => {
-            output::error(&format!("output: {error}"));
+            output::error(&format!("standard output: {}", output::system_message(&error)));
             Outcome::Failed
         }
     };
@@ -67,7 +71,7 @@ fn man(name: Option<&str>) -> io::Result<Outcome> {
         Some(name) => match root.find_subcommand(name) {
             Some(found) => found.clone(),
             None => {
-                output::error(&format!("{name}: there is no such command"));
+                output::error(&format!("unknown command `{name}`; use `safealign --help` to list the commands"));
                 return Ok(Outcome::Failed);
             }
         },

@@ -1,4 +1,4 @@
-//! Sizes, tables, colours, errors: how everything is said.
+//! Formatting of sizes, tables, colours, messages and JSON.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,25 +9,39 @@ use std::sync::{Mutex, PoisonError};
 /// The value of the `schema` field of every JSON object.
 pub const SCHEMA: &str = "safealign/1";
 
-/// One line on standard error, once however often it is said: one full or read-only folder is one trouble. Control
-/// characters of a path do not get through.
+/// Prints an error as one line to standard error, with control characters escaped. The same message is printed only
+/// once: a full disk or a read-only directory can fail many files in the same way.
 pub fn error(message: &str) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.to_owned()) {
-        say("error", message);
+    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(message.to_owned()) {
+        print("error", message);
     }
 }
 
 pub fn warning(message: &str) {
-    say("warning", message);
+    print("warning", message);
 }
 
-fn say(kind: &str, message: &str) {
-    // Nobody is left to hear of a standard error that is closed.
+fn print(kind: &str, message: &str) {
+    // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "safealign: {kind}: {}", Plain(message));
 }
 
-/// A JSON object on a line of its own, with the schema first.
+/// Prints a line to standard output. Errors are ignored: if standard output is closed, the work still continues.
+pub fn print_line(line: &str) {
+    let _ = writeln!(io::stdout(), "{}", Plain(line));
+}
+
+/// The message of a system error, in lower case like all other messages.
+pub fn system_message(error: &io::Error) -> String {
+    let mut message = error.to_string();
+    if message.as_bytes().get(1).is_some_and(u8::is_ascii_lowercase) {
+        message[..1].make_ascii_lowercase();
+    }
+    message
+}
+
+/// Writes a JSON object on one line and adds the fields `schema` and `kind`.
 pub fn json_line(
     out: &mut dyn Write,
     kind: &str,
@@ -39,7 +53,7 @@ pub fn json_line(
     out.write_all(b"\n")
 }
 
-/// The fields of a JSON object.
+/// Builds the fields of a JSON object.
 #[macro_export]
 macro_rules! fields {
     ($($name:ident: $value:expr),* $(,)?) => {{
@@ -49,12 +63,12 @@ macro_rules! fields {
     }};
 }
 
-/// A path for people and for JSON.
+/// A path as a string, for messages and JSON. Bytes that are not UTF-8 become U+FFFD.
 pub fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A text without control characters, which could steer the terminal.
+/// A string with its control characters escaped, because they could control the terminal.
 pub struct Plain<'a>(pub &'a str);
 
 impl fmt::Display for Plain<'_> {
@@ -66,7 +80,7 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// A size as people say it: `59.3 GB`.
+/// A size in decimal units: `59.3 GB`.
 pub struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -91,15 +105,15 @@ pub fn count(number: u64, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
-/// Colours where they are wanted: on a terminal, unless NO_COLOR says otherwise.
+/// Whether to use colours: only on a terminal, and not if NO_COLOR is set.
 #[derive(Clone, Copy)]
 pub struct Paint(pub bool);
 
 impl Paint {
     pub fn for_stdout() -> Paint {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
-        Paint(io::stdout().is_terminal() && !refused && !dumb)
+        Paint(io::stdout().is_terminal() && !disabled && !dumb)
     }
 
     pub fn red(self, text: &str) -> String {
@@ -115,9 +129,9 @@ impl Paint {
     }
 }
 
-/// Columns of texts: numbers to the right, the last column as long as it likes.
+/// A table of strings. Numbers are right-aligned, and the last column has no width limit.
 pub struct Table {
-    /// Heading, and whether the column holds numbers.
+    /// The heading, and whether the column is right-aligned.
     columns: Vec<(String, bool)>,
     rows: Vec<(Vec<String>, bool)>,
 }
@@ -128,7 +142,7 @@ impl Table {
         Table { columns, rows: Vec::new() }
     }
 
-    /// A row; one that is marked is red.
+    /// Adds a row. A marked row is red.
     pub fn row(&mut self, cells: Vec<String>, marked: bool) {
         let cells = cells.iter().map(|cell| Plain(cell).to_string()).collect();
         self.rows.push((cells, marked));
@@ -179,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_get_through() {
+    fn control_characters_are_escaped() {
         assert_eq!(Plain("a\x1b[31m\nb").to_string(), "a\\u{1b}[31m\\nb");
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let mut table = Table::new(&[("SIZE", true), ("FILE", false)]);
         table.row(vec!["1.0 kB".into(), "a".into()], true);
         table.row(vec!["7 B".into(), "é\n".into()], false);

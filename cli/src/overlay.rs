@@ -5,29 +5,28 @@ use std::ops::ControlFlow;
 
 use safealign::error::Status;
 use safealign::overlay::{OverlayOptions, overlay};
-use safealign::writer::Durability;
 
 use crate::Outcome;
 use crate::args::Overlay;
 use crate::fields;
 use crate::interrupt::Interrupt;
-use crate::output::{self, Size, count, json_line, shown};
-use crate::repair::{Bar, say};
-use crate::scan::error_fields;
+use crate::output::{self, Size, count, json_line, print_line, shown};
+use crate::progress::Bar;
+use crate::report::error_fields;
 
 pub fn run(args: &Overlay) -> io::Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let bar = Bar::new(1, false);
     let mut progress = |done, total| {
-        bar.of(total);
-        bar.set(done);
+        bar.set_total(total);
+        bar.set_position(done);
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let mut options = OverlayOptions {
-        layout: args.how.layout(),
-        durability: if args.how.no_sync { Durability::NotDurable } else { Durability::Durable },
-        skip_compare: args.how.no_verify,
-        drop_trailing: args.how.drop_trailing,
+        layout: args.write.layout(),
+        durability: args.write.durability(),
+        skip_compare: args.write.no_verify,
+        drop_trailing: args.write.drop_trailing,
         progress: Some(&mut progress),
     };
     let outcome = overlay(&args.bundle, &args.output, &mut options);
@@ -35,13 +34,12 @@ pub fn run(args: &Overlay) -> io::Result<Outcome> {
     let report = match outcome {
         Ok(report) => report,
         Err(error) if error.status() == Status::Cancelled => {
-            output::error("interrupted: what is written is whole; run it again to go on");
+            output::error("interrupted: all files written so far are complete; run the command again to continue");
             return Ok(Outcome::Failed);
         }
         Err(error) => {
             if args.json {
-                let path = error.path().map_or_else(|| shown(&args.bundle), shown);
-                json_line(&mut io::stdout(), "error", error_fields(&path, &error))?;
+                json_line(&mut io::stdout(), "error", error_fields(&args.bundle, &error))?;
             }
             output::error(&error.to_string());
             return Ok(Outcome::Failed);
@@ -66,7 +64,7 @@ pub fn run(args: &Overlay) -> io::Result<Outcome> {
         };
         json_line(&mut io::stdout(), "overlay", fields)?;
     } else {
-        say(&format!(
+        print_line(&format!(
             "{}: {} repaired ({}), {} up to date ({}), {}{}",
             shown(&args.output),
             count(report.written, "file"),

@@ -8,7 +8,7 @@ use crate::output::{Paint, Size};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Header,
-    /// Neighbours alternate, so that one can tell them apart.
+    /// Adjacent aligned tensors alternate between `Even` and `Odd`, so that their boundaries are visible.
     Even,
     Odd,
     Misaligned,
@@ -19,8 +19,8 @@ enum Kind {
 impl Kind {
     const ALL: [Kind; 6] = [Kind::Header, Kind::Even, Kind::Odd, Kind::Misaligned, Kind::Gap, Kind::Trailing];
 
-    /// A sign for those who see no colours.
-    fn sign(self) -> char {
+    /// The character to draw without colours.
+    fn symbol(self) -> char {
         match self {
             Kind::Header => 'H',
             Kind::Even => '=',
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Tells apart also for the colour-blind: dark blue, two greens, orange, grey, yellow.
+    /// Colours that colour-blind readers can distinguish: dark blue, two greens, orange, grey, yellow.
     fn svg_colour(self) -> &'static str {
         match self {
             Kind::Header => "#004488",
@@ -92,15 +92,15 @@ impl Span {
     }
 }
 
-/// A file as parts that follow on each other.
+/// The parts of a file in file order.
 pub struct Picture {
     spans: Vec<Span>,
     size: u64,
 }
 
-/// Lines in the terminal at most.
+/// The maximum number of rows in the terminal.
 const ROWS: u64 = 16;
-/// The picture's measures in SVG units.
+/// The dimensions of the image in SVG units.
 const WIDTH: u64 = 1000;
 const ROW_HEIGHT: u64 = 28;
 const SVG_ROWS: u64 = 24;
@@ -122,7 +122,8 @@ impl Picture {
         Kind::ALL.into_iter().filter(|kind| self.spans.iter().any(|span| span.kind == *kind))
     }
 
-    /// A grid in reading order; each cell shows what most of its bytes are, and the first the header.
+    /// Draws a grid in reading order. Each cell shows the kind that most of its bytes have. The first cell is the
+    /// header.
     pub fn draw(&self, out: &mut dyn Write, paint: Paint, columns: usize) -> io::Result<()> {
         let width = columns.saturating_sub(16).clamp(16, 120) as u64;
         let cells = (width * ROWS).min(self.size.max(1));
@@ -142,32 +143,32 @@ impl Picture {
                     let _ = write!(line, "\x1b[{}m", kind.terminal_colour());
                     colour = Some(kind);
                 }
-                line.push(if paint.0 && kind != Kind::Gap { '█' } else { kind.sign() });
+                line.push(if paint.0 && kind != Kind::Gap { '█' } else { kind.symbol() });
             }
             writeln!(out, "{line}{}", if paint.0 { "\x1b[0m" } else { "" })?;
         }
         writeln!(out)?;
         for kind in self.kinds() {
-            let sign = if paint.0 && kind != Kind::Gap { '█' } else { kind.sign() };
+            let symbol = if paint.0 && kind != Kind::Gap { '█' } else { kind.symbol() };
             let bytes = self.spans.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum();
-            let sign = paint.with(kind.terminal_colour(), &sign.to_string());
-            writeln!(out, "  {sign} {} ({})", kind.name(), Size(bytes))?;
+            let symbol = paint.with(kind.terminal_colour(), &symbol.to_string());
+            writeln!(out, "  {symbol} {} ({})", kind.name(), Size(bytes))?;
         }
-        writeln!(out, "  a cell is {}", Size(self.size.div_ceil(cells)))
+        writeln!(out, "  each cell is {}", Size(self.size.div_ceil(cells)))
     }
 
-    /// What most bytes from `start` to `end` are. `first` is a span that is not after them.
+    /// The kind of most bytes from `start` to `end`. `first` is the index of a span that starts at or before `start`.
     fn most(&self, first: usize, start: u64, end: u64) -> Kind {
         let mut bytes = [0; Kind::ALL.len()];
         for span in self.spans[first.min(self.spans.len())..].iter().take_while(|span| span.start < end) {
             bytes[span.kind as usize] += span.end.min(end).saturating_sub(span.start.max(start));
         }
-        // Of equals the first, as they lie in the file.
+        // If two kinds have the same number of bytes, the first one in `Kind::ALL` is used.
         let most = Kind::ALL.into_iter().rev().max_by_key(|kind| bytes[*kind as usize]);
         most.unwrap_or(Kind::Gap)
     }
 
-    /// The same as a picture for a browser: rows of equal length, each part with its description as a tooltip.
+    /// Draws the file as an SVG image: rows of equal size, each part with its description as a tooltip.
     pub fn svg(&self, title: &str) -> String {
         let rows = SVG_ROWS.min(self.spans.len() as u64 * 2).max(1);
         let row_bytes = self.size.div_ceil(rows).max(1);
@@ -223,7 +224,7 @@ impl Picture {
     }
 }
 
-/// A text within XML. Characters that XML cannot hold are left out.
+/// Escapes a string for XML. Characters that XML does not allow are removed.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -259,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn each_part_has_its_sign_in_proportion() {
+    fn each_part_is_drawn_in_proportion() {
         let mut out = Vec::new();
         picture().draw(&mut out, Paint(false), 80).unwrap();
         let text = String::from_utf8(out).unwrap();
         let drawn: String = text.lines().take(16).filter_map(|line| line.get(14..)).collect();
-        let count = |sign| drawn.chars().filter(|drawn| *drawn == sign).count();
+        let count = |symbol| drawn.chars().filter(|drawn| *drawn == symbol).count();
         assert_eq!(drawn.len(), 1000);
         let counts = ['H', '=', '.', 'x', '-', '~'].map(count);
         assert_eq!(counts, [100, 400, 100, 300, 50, 50], "{text}");

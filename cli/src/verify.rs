@@ -13,22 +13,23 @@ use safealign::scan::read_header;
 use crate::Outcome;
 use crate::args::Verify;
 use crate::fields;
-use crate::find::{Want, find, system};
-use crate::output::{self, Plain, Size, count, json_line, shown};
+use crate::find::{Want, find};
+use crate::output::{self, Plain, Size, count, json_line, shown, system_message};
 
-/// Bytes compared at once.
+/// Number of bytes to compare at a time.
 const STEP: u64 = 1 << 20;
 
-/// The tensors of a file or a folder.
+/// The tensors of a file or directory.
 struct Side {
     files: Vec<Opened>,
-    /// By the folder below the root and the name; `None` in place of a name that stands in two files of a folder.
+    /// Keyed by the directory relative to the root and the tensor name. `None` if two files of a directory have a
+    /// tensor of that name.
     tensors: BTreeMap<(PathBuf, String), Option<(usize, usize)>>,
 }
 
 struct Opened {
     path: PathBuf,
-    /// Below the root.
+    /// The path relative to the root.
     below: PathBuf,
     file: File,
     header: Header,
@@ -78,24 +79,25 @@ fn open(root: &Path) -> Result<Side, String> {
     let mut files = Vec::new();
     for model in found.files {
         let opened = open_file(&model.path).map_err(|error| error.to_string())?;
-        let file = File::open(&model.path).map_err(|error| format!("{}: {}", shown(&model.path), system(&error)))?;
+        let file =
+            File::open(&model.path).map_err(|error| format!("{}: {}", shown(&model.path), system_message(&error)))?;
         files.push(Opened { below: model.below, path: model.path, file, header: opened });
     }
     if files.is_empty() {
-        return Err(format!("{}: there is no safetensors file in it", shown(root)));
+        return Err(format!("{}: no safetensors files found", shown(root)));
     }
     let mut tensors = BTreeMap::new();
     for (at, opened) in files.iter().enumerate() {
-        let folder = opened.below.parent().unwrap_or(Path::new(""));
+        let directory = opened.below.parent().unwrap_or(Path::new(""));
         for (index, tensor) in opened.header.iter().enumerate() {
-            let key = (folder.to_owned(), tensor.name.to_owned());
+            let key = (directory.to_owned(), tensor.name.to_owned());
             tensors.entry(key).and_modify(|place| *place = None).or_insert(Some((at, index)));
         }
     }
     Ok(Side { files, tensors })
 }
 
-/// A header whose offsets were checked.
+/// Reads a header and checks its offsets.
 fn open_file(path: &Path) -> Checked<Header> {
     let (header, size) = read_header(path)?;
     let survey = header.survey(size.saturating_sub(header.data_start()));
@@ -105,7 +107,7 @@ fn open_file(path: &Path) -> Checked<Header> {
 
 fn compare(a: &Side, b: &Side) -> Result<Verdict, String> {
     let paths = |side: &Side| side.files.iter().map(|opened| opened.below.clone()).collect::<Vec<_>>();
-    // Files of the same names are compared one by one, so that a tensor may stand in two of them.
+    // Files with the same names are compared in pairs, so that two of them may have a tensor of the same name.
     let by_file = paths(a) == paths(b) || (a.files.len() == 1 && b.files.len() == 1);
     let (mut tensors, mut bytes) = (0, 0);
     if by_file {
@@ -124,11 +126,12 @@ fn compare(a: &Side, b: &Side) -> Result<Verdict, String> {
         return Ok(Verdict::Equal { tensors, bytes });
     }
     for (key, place) in &a.tensors {
-        let ambiguous = || Err(format!("tensor `{}` stands in two files of a folder: compare file by file", key.1));
+        let ambiguous =
+            || Err(format!("tensor `{}` is in two files of one directory; compare the files one at a time", key.1));
         let Some((at, index)) = *place else { return ambiguous() };
         let a = &a.files[at];
         let (b, other) = match b.tensors.get(key) {
-            None => return Ok(Verdict::Differ(format!("tensor `{}` of {} is only there", key.1, shown(&a.path)))),
+            None => return Ok(Verdict::Differ(format!("tensor `{}` is only in {}", key.1, shown(&a.path)))),
             Some(None) => return ambiguous(),
             Some(Some((at, other))) => (&b.files[*at], *other),
         };
@@ -140,7 +143,7 @@ fn compare(a: &Side, b: &Side) -> Result<Verdict, String> {
     }
     if let Some(key) = b.tensors.keys().find(|key| !a.tensors.contains_key(*key)) {
         let at = b.tensors.get(key).copied().flatten().map_or_else(String::new, |(at, _)| shown(&b.files[at].path));
-        return Ok(Verdict::Differ(format!("tensor `{}` of {at} is only there", key.1)));
+        return Ok(Verdict::Differ(format!("tensor `{}` is only in {at}", key.1)));
     }
     Ok(Verdict::Equal { tensors, bytes })
 }
@@ -149,10 +152,10 @@ fn missing(name: &str, path: &Path) -> Verdict {
     Verdict::Differ(format!("tensor `{name}` is not in {}", shown(path)))
 }
 
-/// How two tensors differ, if they do.
+/// The first difference between two tensors, if there is one.
 fn differ(a: (&Opened, usize), b: (&Opened, usize)) -> Result<Option<String>, String> {
     let (Some(ours), Some(theirs)) = (a.0.header.get(a.1), b.0.header.get(b.1)) else {
-        return Err("a tensor is gone".to_owned());
+        return Err("internal error: tensor index out of range".to_owned());
     };
     let kind = |side: (&Opened, usize), tensor: &TensorInfo| {
         let unknown = || side.0.header.unknown_dtype(side.1).unwrap_or("?").to_owned();
@@ -172,7 +175,7 @@ fn differ(a: (&Opened, usize), b: (&Opened, usize)) -> Result<Option<String>, St
             buffer.resize(count, 0);
             let at = opened.header.data_start() + tensor.begin + done;
             let read = opened.file.read_exact_at(buffer, at);
-            read.map_err(|error| format!("{}: read: {}", shown(&opened.path), system(&error)))?;
+            read.map_err(|error| format!("{}: read: {}", shown(&opened.path), system_message(&error)))?;
         }
         let [ours_now, theirs_now] = &buffers;
         if ours_now != theirs_now {

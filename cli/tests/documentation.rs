@@ -1,11 +1,11 @@
-//! docs/cli.md says what the command does.
+//! docs/cli.md documents all commands, options and JSON fields.
 
 mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::{cases, copy_folder, folder, run};
+use common::{cases, copy_directory, run, temporary_directory};
 use serde_json::Value;
 
 fn documentation() -> String {
@@ -26,9 +26,9 @@ fn keys(value: &Value, out: &mut BTreeSet<String>) {
 
 #[test]
 fn every_field_and_kind_is_in_the_schema() {
-    let root = folder();
-    copy_folder(&cases(), &root.path().join("all"));
-    copy_folder(&cases().join("dir_shards"), &root.path().join("m"));
+    let root = temporary_directory();
+    copy_directory(&cases(), &root.path().join("all"));
+    copy_directory(&cases().join("dir_shards"), &root.path().join("m"));
     let commands: [&[&str]; 10] = [
         &["scan", "all", "m"],
         &["scan", "--alignment", "64", "m"],
@@ -55,12 +55,12 @@ fn every_field_and_kind_is_in_the_schema() {
     }
     assert!(kinds.is_empty(), "{kinds:?}");
     let missing: Vec<_> = names.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "docs/cli.md does not tell of {missing:?}");
+    assert!(missing.is_empty(), "docs/cli.md does not document {missing:?}");
 }
 
 #[test]
-fn every_command_and_option_is_told_of() {
-    let here = folder();
+fn every_command_and_option_is_documented() {
+    let here = temporary_directory();
     let documentation = documentation();
     for command in ["scan", "repair", "inspect", "verify", "overlay", "completions", "man"] {
         assert!(documentation.contains(&format!("`{command} ")), "{command}");

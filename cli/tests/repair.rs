@@ -1,4 +1,4 @@
-//! `safealign repair`, `verify` and `overlay`: what they do, and that nothing is harmed whatever happens.
+//! Tests of `safealign repair`, `verify` and `overlay`, and that no failure damages a file.
 
 mod common;
 
@@ -8,25 +8,29 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{aligned, cases, command, copy_folder, folder, misaligned, names, run, write};
+use common::{aligned, cases, command, copy_directory, misaligned, names, run, temporary_directory, write};
 use rustix::process::{Pid, Signal, kill_process};
 
-fn assert_mended(path: &Path) {
+fn assert_repaired(path: &Path) {
     let bytes = fs::read(path).expect("reads");
-    safetensors::SafeTensors::deserialize(&bytes).expect("the reference opens it");
+    safetensors::SafeTensors::deserialize(&bytes).expect("the reference reader accepts it");
     let ran = run(Path::new("/"), &["scan", "--check", "--json", path.to_str().expect("UTF-8")]);
     assert_eq!(ran.status, Some(0), "{}", ran.out);
 }
 
 #[test]
-fn without_a_place_nothing_is_changed() {
-    let root = folder();
-    copy_folder(&cases().join("dir_shards"), &root.path().join("m"));
+fn without_output_or_in_place_nothing_is_changed() {
+    let root = temporary_directory();
+    copy_directory(&cases().join("dir_shards"), &root.path().join("m"));
     let before: Vec<_> = names(&root.path().join("m"));
     let ran = run(root.path(), &["repair", "m"]);
     assert_eq!(ran.status, Some(0));
     assert_eq!(ran.out.matches("would repair").count(), 2, "{}", ran.out);
-    assert!(ran.out.contains("nothing was changed: say --output DIR for a mended copy, or --in-place"), "{}", ran.out);
+    assert!(
+        ran.out.contains("nothing was changed; use `--output DIR` to write a repaired copy, or `--in-place`"),
+        "{}",
+        ran.out
+    );
     for args in [&["repair", "m", "--dry-run", "--in-place"][..], &["repair", "m", "--dry-run", "--output", "out"]] {
         let ran = run(root.path(), args);
         assert_eq!((ran.status, ran.out.matches("would be rewritten").count()), (Some(0), 2), "{}", ran.out);
@@ -40,10 +44,10 @@ fn without_a_place_nothing_is_changed() {
 }
 
 #[test]
-fn two_commands_mend_a_bundle_into_a_folder() {
-    let root = folder();
+fn repair_writes_a_bundle_to_an_output_directory() {
+    let root = temporary_directory();
     let (model, out) = (root.path().join("m"), root.path().join("out"));
-    copy_folder(&cases().join("dir_shards"), &model);
+    copy_directory(&cases().join("dir_shards"), &model);
     write(&model.join("tokenizer/vocab.txt"), b"a b");
     let ran = run(root.path(), &["repair", "m", "--output", "out"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -55,22 +59,25 @@ fn two_commands_mend_a_bundle_into_a_folder() {
         assert_eq!(fs::read(out.join(name)).expect("reads"), fs::read(model.join(name)).expect("reads"), "{name}");
     }
     for name in ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "extra.safetensors"] {
-        assert_mended(&out.join(name));
+        assert_repaired(&out.join(name));
     }
     assert!(!names(&out).iter().any(|name| name.starts_with('.') || name.ends_with(".incomplete")));
     assert_eq!(run(root.path(), &["verify", "m", "out"]).status, Some(0));
-    assert_eq!(run(root.path(), &["scan", "--check", "m"]).status, Some(1));
-    // Not into itself.
+    let misaligned_tensors = |name: &str| {
+        run(root.path(), &["scan", "--json", name]).kind("total")[0]["misaligned_tensors"].as_u64().expect("a number")
+    };
+    assert_eq!((misaligned_tensors("m"), misaligned_tensors("out")), (4, 0));
+    // The output must not be inside the source.
     assert_eq!(run(root.path(), &["repair", "m", "--output", "m/out"]).status, Some(2));
     assert!(!model.join("out").exists());
 }
 
 #[test]
-fn in_place_only_what_needs_it_is_written() {
-    let root = folder();
+fn in_place_writes_only_files_that_need_repair() {
+    let root = temporary_directory();
     let model = root.path().join("m");
-    copy_folder(&cases().join("dir_shards"), &model);
-    copy_folder(&model, &root.path().join("old"));
+    copy_directory(&cases().join("dir_shards"), &model);
+    copy_directory(&model, &root.path().join("old"));
     let inode = |name: &str| fs::metadata(model.join(name)).expect("stat").ino();
     let shards = ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"];
     let (before, files) = (shards.map(inode), names(&model));
@@ -88,8 +95,8 @@ fn in_place_only_what_needs_it_is_written() {
 }
 
 #[test]
-fn what_may_not_be_replaced_is_refused_and_the_rest_is_done() {
-    let root = folder();
+fn files_that_must_not_be_replaced_are_refused_and_the_others_are_repaired() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     for name in ["m/good.safetensors", "m/read-only.safetensors", "m/linked.safetensors", "blobs/1"] {
         write(&path(name), &misaligned(100));
@@ -101,41 +108,41 @@ fn what_may_not_be_replaced_is_refused_and_the_rest_is_done() {
     let ran = run(root.path(), &["repair", "--in-place", "m"]);
     assert_eq!(ran.status, Some(2));
     assert_eq!(ran.err.lines().count(), 4, "{}", ran.err);
-    for says in ["m/read-only.safetensors: is read-only", "has 2 hard links", "is a symbolic link", "broken"] {
-        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    for expected in ["m/read-only.safetensors: is read-only", "has 2 hard links", "is a symbolic link", "broken"] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
     }
     assert!(ran.out.contains("after: 1 of 1 bundle affected"), "{}", ran.out);
-    assert_mended(&path("m/good.safetensors"));
+    assert_repaired(&path("m/good.safetensors"));
     for name in ["m/read-only.safetensors", "m/linked.safetensors", "blobs/1"] {
         assert_eq!(fs::read(path(name)).expect("reads"), misaligned(100));
     }
-    // The way out.
+    // `--output` works for these files.
     let ran = run(root.path(), &["repair", "m", "--output", "out"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
     for name in ["read-only", "linked", "symbolic"] {
-        assert_mended(&path(&format!("out/{name}.safetensors")));
+        assert_repaired(&path(&format!("out/{name}.safetensors")));
     }
 }
 
 #[test]
-fn a_file_with_several_names_is_mended_by_its_own_and_copied_by_each() {
-    let root = folder();
+fn a_file_with_several_names_is_repaired_once_in_place_and_copied_under_each_name() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("m/real.safetensors"), &misaligned(100));
     symlink("real.safetensors", path("m/a-link.safetensors")).expect("links");
     assert_eq!(run(root.path(), &["repair", "m", "--output", "out"]).status, Some(0));
-    assert_mended(&path("out/a-link.safetensors"));
-    assert_mended(&path("out/real.safetensors"));
+    assert_repaired(&path("out/a-link.safetensors"));
+    assert_repaired(&path("out/real.safetensors"));
     assert_eq!(run(root.path(), &["verify", "m", "out"]).status, Some(0));
     let ran = run(root.path(), &["repair", "m", "--in-place"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
-    assert_mended(&path("m/a-link.safetensors"));
-    assert!(fs::symlink_metadata(path("m/a-link.safetensors")).expect("is there").is_symlink());
+    assert_repaired(&path("m/a-link.safetensors"));
+    assert!(fs::symlink_metadata(path("m/a-link.safetensors")).expect("exists").is_symlink());
 }
 
 #[test]
-fn holes_and_padding_are_proposed_and_mended_too() {
-    let root = folder();
+fn gaps_and_padding_are_proposed_and_repaired_too() {
+    let root = temporary_directory();
     for name in ["hole_align", "pad_nul", "trailing_bytes", "mlx_lucky"] {
         let name = format!("m/{name}.safetensors");
         write(&root.path().join(&name), &fs::read(cases().join(&name[2..])).expect("the case"));
@@ -143,16 +150,20 @@ fn holes_and_padding_are_proposed_and_mended_too() {
     let ran = run(root.path(), &["repair", "m"]);
     assert_eq!(ran.out.matches("would repair").count(), 2, "{}", ran.out);
     assert_eq!(run(root.path(), &["repair", "m", "--drop-trailing"]).out.matches("would repair").count(), 3);
+    // A file that would be rewritten only by `--force` is refused as well, and the message names the option.
+    let ran = run(root.path(), &["repair", "m/trailing_bytes.safetensors", "--in-place", "--force"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.err.contains("m/trailing_bytes.safetensors: ") && ran.err.contains("`--drop-trailing`"), "{}", ran.err);
     let ran = run(root.path(), &["repair", "m", "--in-place", "--drop-trailing", "--json"]);
     assert_eq!(ran.kind("repair").iter().filter(|value| value["action"] == "rewritten").count(), 3, "{}", ran.out);
     for name in ["hole_align", "pad_nul", "trailing_bytes", "mlx_lucky"] {
-        assert_mended(&root.path().join(format!("m/{name}.safetensors")));
+        assert_repaired(&root.path().join(format!("m/{name}.safetensors")));
     }
 }
 
 #[test]
-fn verify_tells_the_first_difference() {
-    let root = folder();
+fn verify_reports_the_first_difference() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("a.safetensors"), &misaligned(100));
     assert_eq!(run(root.path(), &["repair", "a.safetensors", "--output", "out"]).status, Some(0));
@@ -173,7 +184,7 @@ fn verify_tells_the_first_difference() {
     assert_eq!(run(root.path(), &["verify", "a.safetensors", "d.safetensors"]).status, Some(1));
     assert_eq!(run(root.path(), &["verify", "d.safetensors", "a.safetensors"]).status, Some(1));
     assert_eq!(run(root.path(), &["verify", "a.safetensors", "missing"]).status, Some(2));
-    // The same tensors in other shards.
+    // The same tensors in different shards.
     write(&path("one/x.safetensors"), &misaligned(100));
     write(&path("one/y.safetensors"), &aligned());
     write(&path("two/p.safetensors"), &aligned());
@@ -184,15 +195,16 @@ fn verify_tells_the_first_difference() {
 }
 
 #[test]
-fn an_overlay_loads_in_place_of_its_bundle() {
-    let root = folder();
-    copy_folder(&cases().join("dir_shards"), &root.path().join("m"));
+fn an_overlay_has_the_tensors_of_its_bundle() {
+    let root = temporary_directory();
+    copy_directory(&cases().join("dir_shards"), &root.path().join("m"));
     let ran = run(root.path(), &["overlay", "m", "out"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert!(ran.out.contains("2 files repaired"), "{}", ran.out);
     assert_eq!(run(root.path(), &["verify", "m", "out"]).status, Some(0));
-    assert_eq!(run(root.path(), &["scan", "--check", "out"]).status, Some(0));
-    assert!(fs::symlink_metadata(root.path().join("out/config.json")).expect("is there").is_symlink());
+    let ran = run(root.path(), &["scan", "--json", "out"]);
+    assert_eq!(ran.kind("total")[0]["misaligned_tensors"], 0);
+    assert!(fs::symlink_metadata(root.path().join("out/config.json")).expect("exists").is_symlink());
     let ran = run(root.path(), &["overlay", "--json", "m", "out"]);
     let report = &ran.kind("overlay")[0];
     assert_eq!((&report["written"], &report["kept"], &report["linked"]), (&0.into(), &2.into(), &3.into()));
@@ -201,7 +213,7 @@ fn an_overlay_loads_in_place_of_its_bundle() {
 
 #[test]
 fn two_sources_with_one_destination_are_an_error_before_anything_is_written() {
-    let root = folder();
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     for name in ["v1/model/m.safetensors", "v2/model/m.safetensors", "v2/m.safetensors", "a/m.safetensors"] {
         write(&path(name), &misaligned(100));
@@ -223,17 +235,17 @@ fn two_sources_with_one_destination_are_an_error_before_anything_is_written() {
             assert!(!ran.out.contains("after:"), "{}", ran.out);
         }
     }
-    // The same file twice is no collision, and several folders of other names are none.
+    // The same file given twice is no conflict, and neither are directories with different names.
     let ran = run(root.path(), &["repair", "a/m.safetensors", "a", "--output", "out"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(run(root.path(), &["repair", "a", "v2", "--output", "more"]).status, Some(0));
-    assert_mended(&path("more/a/m.safetensors"));
-    assert_mended(&path("more/v2/model/m.safetensors"));
+    assert_repaired(&path("more/a/m.safetensors"));
+    assert_repaired(&path("more/v2/model/m.safetensors"));
 }
 
 #[test]
 fn the_source_is_never_the_destination() {
-    let root = folder();
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     for name in ["m/x.safetensors", "m/sub/y.safetensors"] {
         write(&path(name), &misaligned(100));
@@ -242,7 +254,7 @@ fn the_source_is_never_the_destination() {
     let ran = run(&path("m"), &["repair", "x.safetensors", "--output", "."]);
     assert_eq!(ran.status, Some(2));
     assert!(ran.err.contains("--in-place"), "{}", ran.err);
-    // Nor through a link below the output, also where nothing needs repair.
+    // This includes links below the output, even for files that need no repair.
     fs::create_dir(path("out")).and_then(|()| symlink("../m/sub", path("out/sub"))).expect("links");
     let inode = fs::metadata(path("m/sub/config.json")).expect("stat").ino();
     let ran = run(root.path(), &["repair", "m", "--output", "out"]);
@@ -254,8 +266,8 @@ fn the_source_is_never_the_destination() {
 }
 
 #[test]
-fn in_place_follows_no_link_to_a_folder() {
-    let root = folder();
+fn in_place_follows_no_link_to_a_directory() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     for name in ["m/x.safetensors", "elsewhere/y.safetensors", "elsewhere/deep/z.safetensors"] {
         write(&path(name), &misaligned(100));
@@ -263,25 +275,25 @@ fn in_place_follows_no_link_to_a_folder() {
     symlink("../elsewhere", path("m/link")).expect("links");
     let ran = run(root.path(), &["repair", "--in-place", "m"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(0), 1), "{}", ran.err);
-    assert!(ran.err.contains("warning: m/link: is a link to a folder"), "{}", ran.err);
-    assert_mended(&path("m/x.safetensors"));
+    assert!(ran.err.contains("warning: m/link: is a link to a directory"), "{}", ran.err);
+    assert_repaired(&path("m/x.safetensors"));
     for args in ["m/link", "m/link/", "m/link/deep", "m/link/y.safetensors", "m/link/deep/z.safetensors"] {
         let ran = run(root.path(), &["repair", "--in-place", args]);
         assert_eq!(ran.status, Some(2), "{args}: {}", ran.err);
-        assert!(ran.err.contains("m/link is a link to a folder"), "{}", ran.err);
+        assert!(ran.err.contains("m/link is a link to a directory"), "{}", ran.err);
     }
     for name in ["elsewhere/y.safetensors", "elsewhere/deep/z.safetensors"] {
         assert_eq!(fs::read(path(name)).expect("reads"), misaligned(100));
     }
-    // The control: a scan follows, and the folder's own name works.
+    // Control: a scan follows the link, and the path of the target directory works.
     assert_eq!(run(root.path(), &["scan", "--json", "m"]).kind("file").len(), 3);
     assert_eq!(run(root.path(), &["repair", "--in-place", "elsewhere"]).status, Some(0));
-    assert_mended(&path("elsewhere/deep/z.safetensors"));
+    assert_repaired(&path("elsewhere/deep/z.safetensors"));
 }
 
 #[test]
-fn a_copy_has_everything_or_says_what_is_missing() {
-    let root = folder();
+fn a_copy_is_complete_or_warns_about_what_is_missing() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("m/x.safetensors"), &misaligned(100));
     write(&path("m/sub/config.json"), b"{}");
@@ -292,23 +304,23 @@ fn a_copy_has_everything_or_says_what_is_missing() {
     symlink("nowhere", path("m/dangling.txt")).expect("links");
     let ran = run(root.path(), &["repair", "m", "--output", "out"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(0), 2), "{}", ran.err);
-    for says in ["m/dangling.txt: a link that leads nowhere", "m/unknown.safetensors: nothing to repair"] {
-        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    for expected in ["m/dangling.txt: dangling symbolic link", "m/unknown.safetensors: no repair needed"] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
     }
     assert!(path("out/empty").is_dir());
     for name in ["unknown.safetensors", "sub/config.json"] {
-        let read = |folder: &str| fs::read(path(folder).join(name)).expect("reads");
+        let read = |directory: &str| fs::read(path(directory).join(name)).expect("reads");
         assert_eq!(read("out"), read("m"), "{name}");
     }
 }
 
 #[test]
-fn blobs_that_snapshots_lead_to_are_not_copied_as_well() {
-    let root = folder();
+fn blobs_that_snapshots_link_to_are_not_copied_again() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("hub/models--a--b/blobs/1"), &misaligned(100));
     write(&path("hub/models--a--b/blobs/2"), b"{}");
-    write(&path("hub/models--a--b/blobs/3"), b"nobody's");
+    write(&path("hub/models--a--b/blobs/3"), b"unused");
     fs::create_dir_all(path("hub/models--a--b/snapshots/r")).expect("creates");
     for (blob, name) in [("1", "m.safetensors"), ("2", "config.json")] {
         let link = path("hub/models--a--b/snapshots/r").join(name);
@@ -316,40 +328,40 @@ fn blobs_that_snapshots_lead_to_are_not_copied_as_well() {
     }
     let ran = run(root.path(), &["repair", "hub", "--output", "out"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    assert_mended(&path("out/models--a--b/snapshots/r/m.safetensors"));
+    assert_repaired(&path("out/models--a--b/snapshots/r/m.safetensors"));
     assert_eq!(fs::read(path("out/models--a--b/snapshots/r/config.json")).expect("reads"), b"{}");
     assert_eq!(names(&path("out/models--a--b/blobs")), ["3"]);
 }
 
 #[test]
-fn a_failure_is_said_once_and_nothing_is_claimed() {
-    let root = folder();
+fn a_failure_is_reported_once_and_no_result_is_claimed() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     for name in ["m/a.safetensors", "m/b.safetensors", "m/c.safetensors"] {
         write(&path(name), &misaligned(100));
     }
-    // No folder can be made there.
+    // No directory can be created below a file.
     write(&path("out"), b"a file");
-    let ran = run(root.path(), &["repair", "m", "--output", "out/mended"]);
+    let ran = run(root.path(), &["repair", "m", "--output", "out/repaired"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
     assert!(!ran.out.contains("after:"), "{}", ran.out);
-    let ran = run(root.path(), &["repair", "m", "--output", "out/mended", "--json"]);
+    let ran = run(root.path(), &["repair", "m", "--output", "out/repaired", "--json"]);
     assert_eq!((ran.status, ran.err.lines().count(), ran.kind("error").len()), (Some(2), 1, 3), "{}", ran.out);
-    let ran = run(root.path(), &["repair", "missing", "missing", "--output", "mended"]);
+    let ran = run(root.path(), &["repair", "missing", "missing", "--output", "repaired"]);
     assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{}", ran.err);
     assert!(!ran.out.contains("after:"), "{}", ran.out);
 }
 
 #[test]
-fn room_for_the_whole_bundle_is_looked_for_first() {
-    let (root, disk) = (folder(), folder());
+fn free_space_for_the_whole_bundle_is_checked_first() {
+    let (root, disk) = (temporary_directory(), temporary_directory());
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"]).arg(disk.path()).output();
     if !mount.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: mounting a tmpfs takes root");
+        eprintln!("skipped: mounting a tmpfs requires root");
         return;
     }
     let checked = std::panic::catch_unwind(|| {
-        // Each fits, all of them do not.
+        // Each file fits, but not all of them together.
         for name in ["m/a.safetensors", "m/b.safetensors"] {
             write(&root.path().join(name), &misaligned(500_000));
         }
@@ -359,11 +371,11 @@ fn room_for_the_whole_bundle_is_looked_for_first() {
         let ran = run(root.path(), &args);
         assert_eq!((ran.status, ran.err.lines().count(), out.exists()), (Some(2), 1, false), "{}", ran.err);
         assert!(ran.err.contains(" are free, ") && ran.err.contains(" are missing"), "{}", ran.err);
-        // What is replaced makes room for what comes after it.
+        // A replaced file frees space for the next one.
         fs::write(root.path().join("m/large.bin"), b"small").expect("writes");
         assert_eq!(run(root.path(), &args).status, Some(0));
         assert_eq!(run(root.path(), &args).status, Some(0));
-        // An overlay looks first, too.
+        // An overlay also checks first.
         fs::write(disk.path().join("full"), vec![7; 2 << 20]).expect("writes");
         let over = disk.path().join("over");
         let ran = run(root.path(), &["overlay", "m", over.to_str().expect("UTF-8")]);
@@ -376,14 +388,14 @@ fn room_for_the_whole_bundle_is_looked_for_first() {
 }
 
 #[test]
-fn a_picture_takes_the_place_of_nothing_but_a_picture() {
-    let root = folder();
+fn svg_output_replaces_only_an_svg() {
+    let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("x.safetensors"), &misaligned(100));
     write(&path("y.safetensors"), &aligned());
     write(&path("notes.txt"), b"mine");
     write(&path("page.svg"), b"<!DOCTYPE html><html><svg/></html>");
-    for (target, link) in [("x.safetensors", "x-link.svg"), ("y.safetensors", "y-link.svg"), (".", "folder.svg")] {
+    for (target, link) in [("x.safetensors", "x-link.svg"), ("y.safetensors", "y-link.svg"), (".", "directory.svg")] {
         symlink(target, path(link)).expect("links");
     }
     fs::hard_link(path("x.safetensors"), path("hard.svg")).expect("links");
@@ -395,19 +407,19 @@ fn a_picture_takes_the_place_of_nothing_but_a_picture() {
         "page.svg",
         "x-link.svg",
         "y-link.svg",
-        "folder.svg",
+        "directory.svg",
         "hard.svg",
     ] {
         let ran = run(root.path(), &["inspect", "x.safetensors", "--svg", target]);
         assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1), "{target}: {}", ran.err);
-        assert!(ran.err.contains("choose another name"), "{}", ran.err);
+        assert!(ran.err.contains("use another name"), "{}", ran.err);
     }
     assert_eq!(names(root.path()), before);
     assert_eq!(fs::read(path("x.safetensors")).expect("reads"), misaligned(100));
     assert_eq!(fs::read(path("y.safetensors")).expect("reads"), aligned());
     assert_eq!(fs::read(path("notes.txt")).expect("reads"), b"mine");
-    assert!(fs::symlink_metadata(path("y-link.svg")).expect("is there").is_symlink());
-    // A new file, the same again, and a link to a picture: that is replaced, not what it leads to.
+    assert!(fs::symlink_metadata(path("y-link.svg")).expect("exists").is_symlink());
+    // A new file, the same file again, and a link to an SVG: the link is replaced, not its target.
     for target in ["new.svg", "new.svg"] {
         assert_eq!(run(root.path(), &["inspect", "x.safetensors", "--svg", target]).status, Some(0));
     }
@@ -418,59 +430,59 @@ fn a_picture_takes_the_place_of_nothing_but_a_picture() {
     assert!(fs::read(path("to-old.svg")).expect("reads").starts_with(b"<svg"));
 }
 
-/// Starts an in-place repair of the file `x.safetensors` of a folder.
-fn start(folder: &Path) -> Child {
+/// Starts an in-place repair of `x.safetensors` in a directory.
+fn start(directory: &Path) -> Child {
     let mut repair = command();
-    repair.args(["repair", "--in-place", "--no-sync", "x.safetensors"]).current_dir(folder);
+    repair.args(["repair", "--in-place", "--no-sync", "x.safetensors"]).current_dir(directory);
     repair.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts")
 }
 
-/// Lets that much time go by, on the clock: what is done in it differs from run to run, which is what is wanted.
-fn spend(time: Duration) {
+/// Waits without sleeping. How far the child gets in this time varies from run to run, which is intended.
+fn wait_for(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::hint::spin_loop();
     }
 }
 
-/// The old file, the new one, and the time that takes from one to the other.
-fn old_and_new(folder: &Path, elements: usize) -> (Vec<u8>, Vec<u8>, Duration) {
-    let path = folder.join("x.safetensors");
+/// The old file, the new file, and the time of a repair.
+fn old_and_new(directory: &Path, elements: usize) -> (Vec<u8>, Vec<u8>, Duration) {
+    let path = directory.join("x.safetensors");
     let old = misaligned(elements);
     let once = || {
         fs::write(&path, &old).expect("writes");
         let begin = Instant::now();
-        assert!(start(folder).wait().expect("ends").success());
+        assert!(start(directory).wait().expect("ends").success());
         begin.elapsed()
     };
-    // The first is slower than what follows.
+    // The first run is slower than the others.
     let time = (0..5).map(|_| once()).min().expect("five");
     let new = fs::read(&path).expect("reads");
     assert_ne!(old, new);
-    assert_mended(&path);
+    assert_repaired(&path);
     (old, new, time)
 }
 
 #[test]
-fn killed_at_any_point_the_file_is_the_old_one_or_the_new_one_whole() {
+fn a_kill_at_any_point_leaves_a_complete_file() {
     const KILLS: u32 = 240;
-    let root = folder();
+    let root = temporary_directory();
     let path = root.path().join("x.safetensors");
     let (old, new, time) = old_and_new(root.path(), 150_000);
     let (mut olds, mut news) = (0, 0);
     for kill in 0..KILLS {
         fs::write(&path, &old).expect("writes");
         let mut child = start(root.path());
-        // From the first moment to some time after the last.
-        spend(time * kill * 3 / (2 * KILLS));
+        // From the start to some time after the end.
+        wait_for(time * kill * 3 / (2 * KILLS));
         child.kill().expect("kills");
         child.wait().expect("ends");
         let found = fs::read(&path).expect("the file is there");
         assert!(found == old || found == new, "kill {kill}: neither the old file nor the new one");
         if found == old { olds += 1 } else { news += 1 }
     }
-    eprintln!("{olds} times the old file, {news} times the new one");
-    // The control: the first kill comes before the new file, and left alone it comes.
+    eprintln!("{olds} kills left the old file, {news} the new file");
+    // Control: the first kill comes before the new file, and a repair that is not killed succeeds.
     assert!(olds > 0);
     fs::write(&path, &old).expect("writes");
     assert!(start(root.path()).wait().expect("ends").success());
@@ -478,32 +490,32 @@ fn killed_at_any_point_the_file_is_the_old_one_or_the_new_one_whole() {
 }
 
 #[test]
-fn interrupted_at_any_point_nothing_is_left_behind() {
-    let root = folder();
+fn an_interrupt_at_any_point_leaves_no_temporary_file() {
+    let root = temporary_directory();
     let path = root.path().join("x.safetensors");
     let (old, new, time) = old_and_new(root.path(), 150_000);
     for signal in 0..40 {
         fs::write(&path, &old).expect("writes");
         let mut child = start(root.path());
-        spend(time * signal / 40);
+        wait_for(time * signal / 40);
         let process = Pid::from_child(&child);
         kill_process(process, Signal::INT).expect("signals");
         let status = child.wait().expect("ends");
         let found = fs::read(&path).expect("the file is there");
         assert!(found == old || found == new, "signal {signal}: neither the old file nor the new one");
         assert_eq!(names(root.path()), ["x.safetensors"], "signal {signal}");
-        // `None` is death by the signal, before it was caught.
+        // `None`: the signal arrived before the handler was installed.
         assert!(matches!(status.code(), None | Some(0 | 2)), "{status}");
         assert!(status.code() != Some(0) || found == new);
     }
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_file_and_says_what_is_missing() {
-    let root = folder();
+fn a_full_disk_leaves_the_old_file_and_reports_the_missing_space() {
+    let root = temporary_directory();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"]).arg(root.path()).output();
     if !mount.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: mounting a tmpfs takes root");
+        eprintln!("skipped: mounting a tmpfs requires root");
         return;
     }
     let checked = std::panic::catch_unwind(|| {
@@ -520,11 +532,11 @@ fn a_full_disk_leaves_the_old_file_and_says_what_is_missing() {
     assert!(checked.is_ok());
 }
 
-/// The limit is the system's, set by `prlimit` where it is installed.
+/// Uses `prlimit`, if it is installed, to limit memory.
 #[test]
-fn memory_stays_small_whatever_the_size_of_the_file() {
-    let root = folder();
-    // Of 256 MiB, most of them a hole: data that takes no space is read like any other.
+fn memory_use_does_not_depend_on_the_file_size() {
+    let root = temporary_directory();
+    // A sparse file of 256 MiB. It is read like any other file.
     let data = 256 << 20;
     let json = format!(
         r#"{{"odd":{{"dtype":"U8","shape":[3],"data_offsets":[0,3]}},"w":{{"dtype":"F32","shape":[{}],"data_offsets":[3,{}]}},"v":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}}"#,
@@ -543,7 +555,7 @@ fn memory_stays_small_whatever_the_size_of_the_file() {
         prlimit.current_dir(root.path()).env("RAYON_NUM_THREADS", "2").output()
     };
     let Ok(output) = limited(32 << 20, &["scan", "x.safetensors"]) else {
-        eprintln!("skipped: there is no `prlimit`");
+        eprintln!("skipped: `prlimit` is not installed");
         return;
     };
     assert!(output.status.success(), "{output:?}");
@@ -552,7 +564,7 @@ fn memory_stays_small_whatever_the_size_of_the_file() {
         let output = limited(32 << 20, args).expect("runs");
         assert!(output.status.success(), "{output:?}");
     }
-    // The control: there is a limit below which it does not go.
+    // Control: a lower limit makes the command fail.
     let output = limited(64 << 10, &["verify", "x.safetensors", "out"]).expect("runs");
     assert!(!output.status.success(), "{output:?}");
 }

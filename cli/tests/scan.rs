@@ -1,4 +1,4 @@
-//! `safealign scan`, `inspect`, and what all commands have in common.
+//! Tests of `safealign scan` and `inspect`, and of behaviour that all commands share.
 
 mod common;
 
@@ -8,19 +8,19 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{aligned, cases, command, folder, misaligned, run, write};
+use common::{aligned, cases, command, misaligned, run, temporary_directory, write};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]
 fn a_sharded_bundle_is_read_with_its_index() {
     let ran = run(&cases(), &["scan", "--json", "dir_shards"]);
-    assert_eq!(ran.status, Some(0));
+    assert_eq!(ran.status, Some(3));
     let files = ran.kind("file");
     let row = |value: &serde_json::Value| {
         let name = Path::new(value["path"].as_str().expect("a path")).file_name().expect("a name").to_owned();
         (name.to_string_lossy().into_owned(), value["misaligned_tensors"].as_u64(), value["misaligned_bytes"].as_u64())
     };
-    // The dearest first; the AppleDouble twin and the incomplete download are not there.
+    // Most misaligned bytes first. The AppleDouble file and the incomplete download are skipped.
     assert_eq!(
         files.iter().map(row).collect::<Vec<_>>(),
         [
@@ -40,8 +40,49 @@ fn a_sharded_bundle_is_read_with_its_index() {
 }
 
 #[test]
-fn the_table_and_the_exit_status_say_what_was_found() {
-    let root = folder();
+fn a_missing_shard_has_an_exit_status_of_its_own() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    let index = |shards: &[&str]| {
+        let map: serde_json::Map<_, _> = shards.iter().map(|shard| (format!("of {shard}"), (*shard).into())).collect();
+        serde_json::to_vec(&serde_json::json!({ "weight_map": map })).expect("JSON")
+    };
+    write(&path("m/model-1.safetensors"), &misaligned(100));
+    write(&path("m/model.safetensors.index.json"), &index(&["model-1.safetensors"]));
+    // Control: with all shards the status is 0. A variant has an index of its own.
+    write(&path("m/model-1.fp16.safetensors"), &misaligned(100));
+    write(&path("m/model.safetensors.index.fp16.json"), &index(&["model-1.fp16.safetensors"]));
+    let ran = run(root.path(), &["scan", "m"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    fs::remove_file(path("m/model-1.fp16.safetensors")).expect("removes");
+    for args in [&["scan", "m"][..], &["scan", "--check", "m"]] {
+        let ran = run(root.path(), args);
+        assert_eq!((ran.status, ran.err.lines().count()), (Some(3), 1), "{}", ran.err);
+        assert!(ran.err.contains("m/model.safetensors.index.fp16.json: shard `model-1.fp16.safetensors`"));
+    }
+    // An error takes precedence.
+    assert_eq!(run(root.path(), &["scan", "m", "missing"]).status, Some(2));
+}
+
+#[test]
+fn an_index_entry_outside_the_directory_is_an_error() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    write(&path("other/x.safetensors"), &misaligned(100));
+    write(&path("m/y.safetensors"), &misaligned(100));
+    let absolute = path("other/x.safetensors").to_string_lossy().into_owned();
+    for entry in ["../other/x.safetensors", "sub/../../other/x.safetensors", &absolute] {
+        let index = serde_json::json!({ "weight_map": { "a": entry, "b": "y.safetensors" } });
+        write(&path("m/model.safetensors.index.json"), &serde_json::to_vec(&index).expect("JSON"));
+        let ran = run(root.path(), &["scan", "--json", "m"]);
+        assert_eq!((ran.status, ran.kind("file").len(), ran.kind("error").len()), (Some(2), 1, 1), "{}", ran.out);
+        assert!(ran.err.contains("m/model.safetensors.index.json: ") && ran.err.contains(entry), "{}", ran.err);
+    }
+}
+
+#[test]
+fn the_table_and_the_exit_status_match_the_files() {
+    let root = temporary_directory();
     write(&root.path().join("good/x.safetensors"), &aligned());
     for index in 0..2 {
         write(&root.path().join(format!("bad{index}/x.safetensors")), &misaligned(1000 * (index + 1)));
@@ -54,7 +95,7 @@ fn the_table_and_the_exit_status_say_what_was_found() {
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     assert_eq!(run(root.path(), &["scan", "--check", "."]).status, Some(1));
     assert_eq!(run(root.path(), &["scan", "--check", "good"]).status, Some(0));
-    // An alignment that is asked for is a matter of its own.
+    // `--alignment` does not change which tensors are misaligned.
     let ran = run(root.path(), &["scan", "--check", "--alignment", "4096", "good"]);
     assert!(ran.out.contains("BELOW 4096") && ran.out.contains("0 of 1 bundle affected"), "{}", ran.out);
     assert_eq!(ran.status, Some(0));
@@ -62,8 +103,8 @@ fn the_table_and_the_exit_status_say_what_was_found() {
 }
 
 #[test]
-fn a_cache_of_downloads_is_searched_once_and_survived() {
-    let root = folder();
+fn a_download_cache_is_searched_once() {
+    let root = temporary_directory();
     let cache = root.path().join("models--a--b");
     write(&cache.join("blobs/1"), &misaligned(100));
     write(&cache.join("blobs/2"), &aligned());
@@ -80,7 +121,7 @@ fn a_cache_of_downloads_is_searched_once_and_survived() {
     fs::hard_link(cache.join("blobs/1"), cache.join("hard.safetensors")).expect("links");
     write(&snapshot.join("x.safetensors/inner.safetensors"), &misaligned(10));
     mknodat(CWD, snapshot.join("fifo.safetensors"), FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
-    write(&snapshot.join("._twin.safetensors"), b"x");
+    write(&snapshot.join("._model.safetensors"), b"x");
     write(&snapshot.join("more.safetensors.incomplete"), b"x");
     let ran = run(root.path(), &["scan", "--json", "."]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -90,13 +131,13 @@ fn a_cache_of_downloads_is_searched_once_and_survived() {
     for name in ["dangling", "loop", "fifo"] {
         assert!(warnings.iter().any(|path| path.contains(name)), "{name}: {warnings:?}");
     }
-    // A FIFO that is named outright is an error, and does not hang.
+    // A FIFO given as an argument is an error and does not block.
     assert_eq!(run(&snapshot, &["scan", "fifo.safetensors"]).status, Some(2));
 }
 
 #[test]
 fn a_broken_file_is_one_line_and_does_not_stop_the_rest() {
-    let root = folder();
+    let root = temporary_directory();
     write(&root.path().join("a\n\x1b[31m.safetensors"), b"<!DOCTYPE html>");
     write(&root.path().join("b.safetensors"), &misaligned(100));
     fs::set_permissions(root.path().join("b.safetensors"), Permissions::from_mode(0o444)).expect("chmod");
@@ -121,8 +162,8 @@ fn every_case_is_scanned_or_reported() {
     for case in manifest.iter().filter(|case| case["scan"] != "skip" && case["name"] != "dtype_unknown") {
         let file = format!("./{}", case["file"].as_str().expect("a file"));
         let kind = if case["open"] == "SA_OK" { "file" } else { "error" };
-        let found = ran.json().into_iter().find(|value| value["path"] == file.as_str()).expect("is there");
-        // An unknown dtype is no reason to stop, but its file may be cut short as well.
+        let found = ran.json().into_iter().find(|value| value["path"] == file.as_str()).expect("is reported");
+        // An unknown dtype is not an error by itself, but the file may also be truncated.
         if case["name"] != "dtype_unknown_oob" && kind == "error" {
             assert_eq!(found["status"], case["open"], "{file}");
         }
@@ -134,8 +175,8 @@ fn every_case_is_scanned_or_reported() {
 }
 
 #[test]
-fn a_reader_who_leaves_early_is_no_error() {
-    let root = folder();
+fn a_closed_pipe_is_not_an_error() {
+    let root = temporary_directory();
     for index in 0..2000 {
         write(&root.path().join(format!("{index}.safetensors")), &misaligned(8));
     }
@@ -153,8 +194,8 @@ fn a_reader_who_leaves_early_is_no_error() {
 }
 
 #[test]
-fn inspect_lists_draws_and_writes_a_picture() {
-    let root = folder();
+fn inspect_lists_draws_and_writes_an_svg() {
+    let root = temporary_directory();
     let path = root.path().join("x.safetensors");
     write(&path, &misaligned(1000));
     let ran = run(root.path(), &["inspect", "x.safetensors"]);
@@ -170,7 +211,7 @@ fn inspect_lists_draws_and_writes_a_picture() {
     assert!(ran.out.contains("xxxx") && ran.out.contains("misaligned: copied by a loader"), "{}", ran.out);
     let svg = fs::read_to_string(root.path().join("out.svg")).expect("is written");
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-    // The control: mended, nothing is marked.
+    // Control: after a repair nothing is marked.
     assert_eq!(run(root.path(), &["repair", "--in-place", "x.safetensors"]).status, Some(0));
     let ran = run(root.path(), &["inspect", "--map", "x.safetensors"]);
     assert!(!ran.out.contains("xx") && ran.out.contains("0 of 3 misaligned"), "{}", ran.out);
@@ -180,8 +221,8 @@ fn inspect_lists_draws_and_writes_a_picture() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_there() {
-    let here = folder();
+fn completions_and_manual_pages_are_generated() {
+    let here = temporary_directory();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = run(here.path(), &["completions", shell]);
         assert!(ran.status == Some(0) && ran.out.contains("overlay"), "{shell}");
@@ -196,7 +237,7 @@ fn completions_and_manual_pages_are_there() {
     assert_eq!(run(here.path(), &["nothing"]).status, Some(2));
 }
 
-/// On a terminal, which `script` makes where it is installed.
+/// Uses `script`, if it is installed, to run the command on a terminal.
 #[test]
 fn colours_are_for_terminals_and_can_be_turned_off() {
     let scan = |variable: &str| {
@@ -206,7 +247,7 @@ fn colours_are_for_terminals_and_can_be_turned_off() {
         script.env_remove("NO_COLOR").env("TERM", "xterm").env(variable, "1").stdin(Stdio::null()).output()
     };
     let Ok(output) = scan("SAFEALIGN_NOTHING") else {
-        eprintln!("skipped: there is no `script` to make a terminal");
+        eprintln!("skipped: `script` is not installed");
         return;
     };
     assert!(String::from_utf8_lossy(&output.stdout).contains("\x1b[31m"), "{output:?}");

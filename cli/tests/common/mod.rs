@@ -1,5 +1,5 @@
-//! What the tests of the command share.
-#![allow(dead_code, reason = "each test program uses a part")]
+//! Helpers for the tests of the command.
+#![allow(dead_code, reason = "each test program uses only some of them")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What the command said.
+/// The exit status and the output of a command.
 pub struct Ran {
     pub status: Option<i32>,
     pub out: String,
@@ -15,7 +15,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The objects of `--json`, each with its schema.
+    /// The objects that `--json` printed, with the schema checked.
     pub fn json(&self) -> Vec<Value> {
         let object = |line: &str| {
             let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -41,20 +41,20 @@ pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_safealign"))
 }
 
-/// Runs the command in a folder.
-pub fn run(folder: &Path, args: &[&str]) -> Ran {
-    command().args(args).current_dir(folder).output().expect("runs").into()
+/// Runs the command in a directory.
+pub fn run(directory: &Path, args: &[&str]) -> Ran {
+    command().args(args).current_dir(directory).output().expect("runs").into()
 }
 
 pub fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases")
 }
 
-pub fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+pub fn temporary_directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
-/// A packed file of F32 tensors with an odd tensor between, so that some are misaligned wherever they begin.
+/// A file of F32 tensors with a tensor of 3 bytes between them, so that one is misaligned at any data offset.
 pub fn misaligned(elements: usize) -> Vec<u8> {
     let wide = elements * 4;
     let spans = [("a", "F32", elements, wide), ("odd", "U8", 3, 3), ("b", "F32", elements, wide)];
@@ -64,11 +64,11 @@ pub fn misaligned(elements: usize) -> Vec<u8> {
         header.insert(name.to_owned(), info);
         end += nbytes;
     }
-    // A map sorts by name, and the offsets say the order.
+    // The map is sorted by name; the offsets define the order of the tensors.
     framed(&serde_json::to_vec(&header).expect("JSON"), end)
 }
 
-/// One tensor in an aligned place.
+/// A file with one aligned tensor.
 pub fn aligned() -> Vec<u8> {
     let mut json = br#"{"only":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}"#.to_vec();
     json.resize(120, b' ');
@@ -83,12 +83,12 @@ pub fn framed(json: &[u8], data: usize) -> Vec<u8> {
 }
 
 pub fn write(path: &Path, bytes: &[u8]) {
-    fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
+    fs::create_dir_all(path.parent().expect("a directory")).expect("creates");
     fs::write(path, bytes).expect("writes");
 }
 
-/// Copies the files of a folder.
-pub fn copy_folder(from: &Path, to: &Path) {
+/// Copies the files of a directory.
+pub fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("creates");
     for entry in fs::read_dir(from).expect("lists") {
         let entry = entry.expect("an entry");
@@ -98,8 +98,8 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-pub fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("lists").map(|entry| entry.expect("an entry").file_name());
+pub fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("lists").map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
     names
