@@ -8,6 +8,7 @@ namespace {
 [[gnu::noinline]] void forget(const char* path) {
     sa_file* file = nullptr;
     sa_view view{};
+    SA_INIT(&view);
     CHECK(sa_file_open(path, nullptr, &file, nullptr) == SA_OK);
     CHECK(sa_map_tensor_at(file, 0, &view, nullptr) == SA_OK);
     sa_file_free(file);

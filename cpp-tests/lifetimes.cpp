@@ -69,8 +69,9 @@ void retain_and_release() {
         const Sample& expected = named(samples, name);
         sa_file* file = nullptr;
         sa_view view;
+        SA_INIT(&view);
         REQUIRE(sa_file_open("retained.safetensors", nullptr, &file, nullptr) == SA_OK);
-        REQUIRE(sa_map_tensor(file, name, &view, nullptr) == SA_OK);
+        REQUIRE(sa_map_tensor(file, name, SA_NUL_TERMINATED, &view, nullptr) == SA_OK);
         sa_view_retain(view.owner);
         sa_view_retain(view.owner);
         sa_file_free(file);
@@ -152,7 +153,6 @@ void replaced_while_mapped() {
     const std::string path = "replaced.safetensors";
     const std::vector<Sample> samples = hostile();
     const File old = written(path, samples);
-    // Tensors borrow their names.
     std::vector<std::string> names;
     for (const Sample& one : samples) {
         names.push_back("new " + one.name);

@@ -13,7 +13,7 @@ using safealign::File;
 
 namespace {
 
-/// Every tensor is found by name, has its dtype, shape and bytes, and stands on a multiple of its width.
+/// Every tensor is found by name, has its dtype, shape and bytes, and starts at a multiple of its width.
 void check_contents(const File& file, const std::vector<Sample>& expected, std::uint64_t alignment) {
     CHECK_EQ(file.size(), expected.size());
     const auto* base = file.bytes().data();
@@ -58,7 +58,7 @@ void compact(const std::string& name, const std::vector<Sample>& samples) {
     const auto report = safealign::write_aligned(path, tensors(samples), metadata, fast());
     REQUIRE(report);
     CHECK_EQ(report->tensors, samples.size());
-    CHECK_EQ(report->padding, 0u);
+    CHECK_EQ(report->gap_bytes, 0u);
     CHECK_EQ(report->data_start % 64, 0u);
 
     // The default options write what the strictest reader takes.
@@ -87,7 +87,7 @@ void padded(const std::string& name, const std::vector<Sample>& samples, std::ui
     const auto report = safealign::write_aligned(path, tensors(samples), {}, options);
     REQUIRE(report);
     CHECK_EQ(report->tensors_moved, 0u);
-    CHECK(report->padding <= (alignment - 1) * samples.size());
+    CHECK(report->gap_bytes <= (alignment - 1) * samples.size());
 
     const auto file = File::open(path);
     REQUIRE(file);
@@ -103,7 +103,7 @@ void padded(const std::string& name, const std::vector<Sample>& samples, std::ui
         padding += info.offset - end;
         end = info.offset + info.nbytes;
     }
-    CHECK_EQ(padding, report->padding);
+    CHECK_EQ(padding, report->gap_bytes);
     CHECK_EQ(end, report->file_size);
     CHECK(padding > 0);
 
@@ -143,7 +143,7 @@ void control(const std::string& name, const std::vector<Sample>& samples) {
     CHECK_EQ(stats.bytes_copied, misaligned_bytes);
     CHECK_EQ(stats.tensors_mapped, samples.size() - misaligned);
 
-    // And mending is no more than writing the views out again.
+    // And a repair is no more than writing the views out again.
     std::vector<safealign::View> views;
     std::vector<safealign::Tensor> again;
     for (const Sample& one : samples) {
@@ -151,17 +151,17 @@ void control(const std::string& name, const std::vector<Sample>& samples) {
         again.push_back({one.name, one.dtype, one.shape, views.back().bytes()});
     }
     CHECK(safealign::write_aligned(path, again, {}, fast()));
-    const auto mended = File::open(path);
-    REQUIRE(mended);
-    check_contents(*mended, samples, 1);
-    check_everything_maps(*mended, samples.size());
+    const auto repaired = File::open(path);
+    REQUIRE(repaired);
+    check_contents(*repaired, samples, 1);
+    check_everything_maps(*repaired, samples.size());
 }
 
 void every_alignment() {
     const std::vector<Sample> samples = hostile();
     for (std::uint64_t alignment = 8; alignment <= 2u << 20; alignment *= 2) {
         for (const auto layout : {safealign::Layout::Compact, safealign::Layout::Padded}) {
-            safealign::WriteOptions options;
+            safealign::PlanOptions options;
             options.alignment = alignment;
             options.layout = layout;
             const auto plan = safealign::Plan::make(specs(samples), {}, options);
@@ -170,7 +170,7 @@ void every_alignment() {
             std::uint64_t end = plan->header().size();
             for (std::size_t at = 0; at < plan->size(); ++at) {
                 const safealign::Placement place = plan->at(at).value();
-                CHECK_EQ(place.offset, end + place.padding_before);
+                CHECK_EQ(place.offset, end + place.gap_before);
                 CHECK(place.nbytes == 0 || place.offset % width_of(samples[place.input_index].dtype) == 0);
                 end = place.offset + place.nbytes;
             }
@@ -186,12 +186,12 @@ void plan_makes_the_same_file() {
         safealign::WriteOptions options = fast();
         options.layout = layout;
         const safealign::Metadata metadata = {{"key", "value"}};
-        const safealign::Plan plan = safealign::Plan::make(tensors(samples), metadata, options).value();
+        const safealign::Plan plan = safealign::Plan::make(tensors(samples), metadata, {options.alignment, layout}).value();
         std::string bytes(reinterpret_cast<const char*>(plan.header().data()), plan.header().size());
         for (std::size_t at = 0; at < plan.size(); ++at) {
             const safealign::Placement place = plan.at(at).value();
             const std::vector<unsigned char>& data = samples[place.input_index].bytes;
-            bytes.append(static_cast<std::size_t>(place.padding_before), '\0');
+            bytes.append(static_cast<std::size_t>(place.gap_before), '\0');
             bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
         }
         CHECK_EQ(bytes.size(), plan.file_size());

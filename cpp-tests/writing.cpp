@@ -105,12 +105,13 @@ void a_missing_byte_is_refused() {
     CHECK(writer.put_at(1, 10, safealign::bytes_of(holed.bytes.data() + 10, 10)));
     refused("`holed`", "9 to 10");
 
-    // Senseless pieces change nothing.
+    // Pieces that do not fit change nothing.
     const auto bad = [](const safealign::Result<void>& outcome) {
         return !outcome && outcome.error().status == Status::InvalidArgument;
     };
-    CHECK(bad(writer.put(2, safealign::bytes_of(whole.bytes))));
-    CHECK(bad(writer.put(SIZE_MAX, safealign::bytes_of(whole.bytes))));
+    for (const std::size_t index : {std::size_t{2}, SIZE_MAX}) {
+        CHECK(writer.put(index, safealign::bytes_of(whole.bytes)).error().status == Status::NotFound);
+    }
     CHECK(bad(writer.put(1, safealign::bytes_of(whole.bytes))));
     CHECK(bad(writer.put_at(1, 1, safealign::bytes_of(holed.bytes))));
     CHECK(bad(writer.put_at(1, 21, {})));
@@ -131,7 +132,7 @@ void abort_leaves_nothing() {
     {
         Writer writer = Writer::open(path, specs(samples), {}, fast()).value();
         CHECK(writer.put(0, safealign::bytes_of(samples[0].bytes)));
-        writer.abort();
+        writer.discard();
         CHECK(writer.get() == nullptr);
         CHECK_EQ(entries(in), 0u);
     }
@@ -192,7 +193,7 @@ void the_world_changes_meanwhile() {
     const auto finished = refused.finish();
     CHECK(!finished && finished.error().status == Status::Io);
     CHECK(fs::is_directory(taken));
-    refused.abort();
+    refused.discard();
     CHECK_EQ(entries(work), 4U);
 }
 

@@ -72,7 +72,7 @@ void rewrite(const std::string& from, const std::string& to) {
     for (std::size_t index = 0; index < file.size(); ++index) {
         const safealign::TensorInfo info = file.at(index).value_or_throw();
         views.push_back(file.map_at(index).value_or_throw());
-        tensors.push_back({info.name, info.dtype, {info.shape.begin(), info.shape.end()}, views.back().bytes()});
+        tensors.push_back({std::string(info.name), info.dtype, {info.shape.begin(), info.shape.end()}, views.back().bytes()});
     }
     safealign::Metadata metadata;
     for (const auto& [key, value] : file.metadata()) {

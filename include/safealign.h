@@ -1,29 +1,33 @@
 /*
- * safealign: writes safetensors files whose every tensor maps without a copy, and maps them.
+ * safealign: writes safetensors files in which every tensor can be mapped without a copy, and maps them.
  *
  * Generated from the Rust source by cbindgen: do not edit. C99 and C++17.
  *
  * Conventions
  *
- *  1. Every call that can fail returns an sa_status, 0 for success, and takes as its last argument an sa_error *: a
- *     512-byte struct of the caller's that says what went wrong, or null. Nothing to free, nothing thread-local. If
- *     nothing else is said, a call returns SA_ERR_INVALID_ARGUMENT for a null or senseless argument, and
- *     SA_ERR_INTERNAL for a defect of the library.
- *  2. Outputs are written only on success. A null argument is an error that names it, never a crash, unless the
- *     function says that it may be null.
+ *  1. Every call that can fail returns an sa_status, which is 0 for success, and takes an sa_error * as its last
+ *     argument. It may be null. Otherwise it points to a 512-byte struct of the caller that receives the error. Nothing
+ *     has to be freed, and nothing is thread-local. Every such call may return SA_ERR_INVALID_ARGUMENT for an invalid
+ *     argument and SA_ERR_INTERNAL for a library bug; the comments list the other results.
+ *  2. Outputs are written only on success. A null argument is an error that names the argument, unless the comment says
+ *     that it may be null.
  *  3. Enums are passed as int32_t and checked.
- *  4. Structs of options and reports begin with struct_size and have an init function, so that they can grow: call it
- *     first. A program may run with an older or a newer library than its header.
- *  5. Texts are UTF-8; paths are the system's own bytes. Texts handed out end with a NUL and carry their length.
- *  6. Handles are opaque and freed by the function named in their comment, which takes null. A handle that is read from
- *     may be used by several threads at once; where more is allowed or less, the comment says so.
- *  7. Sizes and offsets are in bytes, shapes in elements. Offsets count from the start of the file.
+ *  4. Structs that may grow begin with struct_size. Initialise each of them with SA_INIT, which clears it and sets
+ *     struct_size; zero is the default of every option. A program may run with an older or a newer library than its
+ *     header: the library never accesses more than struct_size bytes, and an option that it does not know is an error.
+ *     The sizes of released headers stay valid.
+ *  5. Strings are UTF-8 and are passed with their length in bytes, or SA_NUL_TERMINATED. The empty string is a null
+ *     pointer with length 0; a length of 0 with any other pointer is an error. Paths are NUL-terminated and in the
+ *     system's encoding. Strings that the library hands out are NUL-terminated and come with their length.
+ *  6. Handles are opaque and are freed by the function that their comment names, which ignores null. Handles that are
+ *     only read may be used by several threads at once; each comment says what is allowed.
+ *  7. Sizes and offsets are in bytes, shapes in elements. Offsets are counted from the start of the file.
  *
  * Caveats
  *
- *  - A file that somebody truncates or overwrites in place while it is mapped changes under its views; touching a page
- *    that is gone raises SIGBUS. A file that is replaced by a rename, as every write of this library does it, is safe.
- *  - Some network file systems cannot map. The file is then read into memory; sa_stats.is_mapped says so.
+ *  - If a file is truncated or overwritten in place while it is mapped, its views change, and accessing a page that no
+ *    longer exists raises SIGBUS. Replacing a file by a rename, as this library does, is safe.
+ *  - Some network file systems cannot map files. The file is then read into memory; see sa_stats.is_mapped.
  *  - Tested on Linux. Written for macOS too, but not run there. Windows is not supported.
  *
  * The format: https://github.com/huggingface/safetensors#format
@@ -35,11 +39,24 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /**
- * Bytes of the message in an `sa_error`, the NUL included.
+ * Initialises a struct that begins with `struct_size`: clears it and sets its size. `p` is a pointer to the struct.
+ */
+#define SA_INIT(p) ((void)memset((p), 0, sizeof *(p)), (void)((p)->struct_size = sizeof *(p)))
+
+/**
+ * Pass this as the length of a string that ends with a NUL.
+ */
+#define SA_NUL_TERMINATED SIZE_MAX
+
+/**
+ * Size of the message in an `sa_error` in bytes, including the NUL.
  */
 #define SA_ERROR_MESSAGE_SIZE 504
+
+
 
 /**
  * The version of this header.
@@ -49,7 +66,7 @@
 /**
  * The version of this header.
  */
-#define SA_VERSION_MINOR 1
+#define SA_VERSION_MINOR 2
 
 /**
  * The version of this header.
@@ -57,35 +74,40 @@
 #define SA_VERSION_PATCH 0
 
 /**
- * What a call came to. The values never change; later versions may add some.
+ * Size of a model that extends to the end of its file.
  */
-enum sa_status
+#define SA_TO_END UINT64_MAX
+
+/**
+ * The result of a call. The values never change; later versions may add some.
+ */
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_status : int32_t {
+#else
+enum {
+#endif
   /**
    * Success.
    */
   SA_OK = 0,
   /**
-   * An argument that no file could make right: null, a bad enum value, a size that disagrees with its shape.
+   * Invalid argument: null, an unknown enum value, a size that does not match the shape.
    */
   SA_ERR_INVALID_ARGUMENT = 1,
   /**
-   * A system call failed (`os_error` says how), or the path is not that of a regular file.
+   * A system call failed (see `os_error`), or the path does not name a regular file.
    */
   SA_ERR_IO = 2,
   /**
-   * The disk or the quota is full, seen before anything was written where the file system can tell.
+   * The disk or the quota is full. Detected before anything is written, if the file system can reserve space.
    */
   SA_ERR_NO_SPACE = 3,
   /**
-   * No tensor of that name or number.
+   * No such tensor, or an index out of range.
    */
   SA_ERR_NOT_FOUND = 4,
   /**
-   * The file breaks the format.
+   * The file is malformed.
    */
   SA_ERR_FORMAT = 5,
   /**
@@ -93,12 +115,12 @@ enum sa_status
    */
   SA_ERR_TRUNCATED = 6,
   /**
-   * The header is, or would be, longer than readers accept. When reading this mostly means that the file is
-   * something else; the message says what it looks like.
+   * The header is, or would be, longer than readers accept. On reading, this usually means that the file is not a
+   * safetensors file; the message says what it looks like.
    */
   SA_ERR_TOO_LARGE = 7,
   /**
-   * A dtype that the format does not know.
+   * A dtype that is not part of the format.
    */
   SA_ERR_UNSUPPORTED = 8,
   /**
@@ -106,23 +128,23 @@ enum sa_status
    */
   SA_ERR_UNALIGNED = 9,
   /**
-   * Opened with `strict`: the reference reader would refuse the file.
+   * The file was opened with `strict`, and the reference reader would reject it.
    */
   SA_ERR_NONCONFORMING = 10,
   /**
-   * The operation could harm something, and says what to do instead.
+   * The operation could lose data. The message says what to do instead.
    */
   SA_ERR_REFUSED = 11,
   /**
-   * The file changed while it was read.
+   * The source was modified during the call.
    */
   SA_ERR_CHANGED = 12,
   /**
-   * The progress callback asked to stop.
+   * The progress callback cancelled the call.
    */
   SA_ERR_CANCELLED = 13,
   /**
-   * A defect of this library; please report it.
+   * A library bug. Please report it.
    */
   SA_ERR_INTERNAL = 14,
 };
@@ -135,15 +157,15 @@ typedef int32_t sa_status;
 #endif // __cplusplus
 
 /**
- * An element type. The values never change; 0 is none of them.
+ * An element type. The values never change; 0 is never valid.
  *
  * Names and sizes are those of the safetensors reference implementation, version 0.8.0.
  */
-enum sa_dtype
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_dtype : int32_t {
+#else
+enum {
+#endif
   SA_DTYPE_BOOL = 1,
   SA_DTYPE_U8 = 2,
   SA_DTYPE_I8 = 3,
@@ -167,15 +189,15 @@ enum sa_dtype
    */
   SA_DTYPE_C64 = 19,
   /**
-   * 4 bits an element, packed.
+   * 4 bits per element, packed.
    */
   SA_DTYPE_F4 = 20,
   /**
-   * 6 bits an element, packed.
+   * 6 bits per element, packed.
    */
   SA_DTYPE_F6_E2M3 = 21,
   /**
-   * 6 bits an element, packed.
+   * 6 bits per element, packed.
    */
   SA_DTYPE_F6_E3M2 = 22,
 };
@@ -188,23 +210,24 @@ typedef int32_t sa_dtype;
 #endif // __cplusplus
 
 /**
- * How tensors are made to stand on aligned offsets.
+ * The data layout of a file.
  */
-enum sa_layout
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_layout : int32_t {
+#else
+enum {
+#endif
   /**
-   * No holes, so every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
-   * their size in bytes (at most the alignment), largest first and empty ones before all. Every tensor then stands on
-   * a multiple of that power, hence of its dtype width; one whose size is a multiple of the alignment stands on the
-   * alignment.
+   * No gaps, so every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
+   * their size in bytes (at most the alignment), largest first; empty tensors come before all others. Every tensor
+   * then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a multiple
+   * of the alignment starts at a multiple of the alignment.
    */
   SA_LAYOUT_COMPACT = 0,
   /**
-   * The caller's order, every tensor on a multiple of the alignment, zero bytes between (at most alignment - 1 a
-   * tensor). MLX and its forks open such a file; the reference reader (the `safetensors` package) refuses it.
+   * The caller's order, with every tensor at a multiple of the alignment and zero bytes in the gaps (at most
+   * alignment - 1 bytes for each tensor). MLX and its forks open such a file; the reference reader (the `safetensors`
+   * package) rejects it.
    */
   SA_LAYOUT_PADDED = 1,
 };
@@ -219,17 +242,17 @@ typedef int32_t sa_layout;
 /**
  * Whether a write waits until the file is on the disk.
  */
-enum sa_durability
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_durability : int32_t {
+#else
+enum {
+#endif
   /**
    * The new file survives a power failure once the call has returned.
    */
   SA_DURABLE = 0,
   /**
-   * The replacement is still atomic, the syncs are skipped.
+   * The file is still replaced atomically, but nothing waits for the disk.
    */
   SA_NOT_DURABLE = 1,
 };
@@ -244,18 +267,19 @@ typedef int32_t sa_durability;
 /**
  * How a file is mapped.
  */
-enum sa_map_mode
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_map_mode : int32_t {
+#else
+enum {
+#endif
   /**
    * Read-only, and shared with every process that maps the file. Writing to it is a fault.
    */
   SA_MAP_SHARED = 0,
   /**
-   * Private and writable, with no swap reserved: a page that is written becomes this process's own, the file stays as
-   * it is. For engines that may reuse an input's buffer, as MLX's donation does.
+   * Private and writable (see `sa_view_writable`), with no swap reserved: a page that is written becomes private to
+   * this process, and the file stays as it is. For programs on a Linux CPU that write through a view. On macOS, and
+   * where a device pins the pages, such a mapping may be copied as a whole.
    */
   SA_MAP_COPY_ON_WRITE = 1,
 };
@@ -268,34 +292,27 @@ typedef int32_t sa_map_mode;
 #endif // __cplusplus
 
 /**
- * What mapping a misaligned tensor gives: one that is not empty and whose absolute offset is not a multiple of its dtype
- * width.
+ * How a misaligned tensor is mapped: a tensor that is not empty and whose address is not a multiple of its dtype width.
+ * The other way to handle misaligned tensors is an aligned cache; see `sa_open_options.aligned_cache`.
  */
-enum sa_unaligned
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_unaligned : int32_t {
+#else
+enum {
+#endif
   /**
-   * An aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that exist at
-   * the same time, freed with the last, and counted in `sa_stats`.
+   * As an aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that exist
+   * at the same time, freed with the last, and counted in `sa_stats`.
    */
   SA_UNALIGNED_COPY = 0,
   /**
-   * `SA_ERR_UNALIGNED`.
+   * Not at all: mapping it fails with `SA_ERR_UNALIGNED`.
    */
   SA_UNALIGNED_ERROR = 1,
   /**
-   * The misaligned bytes of the mapping.
+   * As the misaligned bytes of the mapping.
    */
   SA_UNALIGNED_BORROW = 2,
-  /**
-   * Decided for the whole file when it is opened: where a tensor is misaligned, an aligned twin of the file in
-   * `overlay_dir` is mapped in its place, and written there first if it is missing or stale, which takes the disk space
-   * of the file and the time of a copy. Its memory belongs to a file and can be evicted, unlike a copy's. The tensors
-   * are the same, their order may differ. Two processes at once: one writes, the other waits.
-   */
-  SA_UNALIGNED_OVERLAY = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -308,13 +325,13 @@ typedef int32_t sa_unaligned;
 /**
  * What opening does about the pages of the file that are not in memory yet.
  */
-enum sa_read_ahead
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_read_ahead : int32_t {
+#else
+enum {
+#endif
   /**
-   * Nothing: each page is read when it is touched.
+   * Nothing: each page is read when it is first accessed.
    */
   SA_READ_AHEAD_NONE = 0,
   /**
@@ -322,8 +339,7 @@ enum sa_read_ahead
    */
   SA_READ_AHEAD_POPULATE = 1,
   /**
-   * A thread of the library does that while the caller goes on. It ends early when nobody has the file or a view of it
-   * any more.
+   * A thread of the library reads the file in the background. It ends early once the file and its views are gone.
    */
   SA_READ_AHEAD_BACKGROUND = 2,
 };
@@ -336,21 +352,27 @@ typedef int32_t sa_read_ahead;
 #endif // __cplusplus
 
 /**
- * What stands between the end of the JSON and the data section.
+ * What is between the end of the JSON and the data section.
  */
-enum sa_header_padding
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_header_padding : int32_t {
+#else
+enum {
+#endif
+  /**
+   * Nothing.
+   */
   SA_HEADER_PADDING_NONE = 0,
+  /**
+   * Spaces.
+   */
   SA_HEADER_PADDING_SPACES = 1,
   /**
-   * White space of other kinds too; every reader accepts it.
+   * White space of other kinds too. Every reader accepts it.
    */
   SA_HEADER_PADDING_WHITESPACE = 2,
   /**
-   * NUL bytes: MLX opens the file, the reference reader does not.
+   * NUL bytes. MLX opens the file, the reference reader rejects it.
    */
   SA_HEADER_PADDING_NUL = 3,
 };
@@ -365,19 +387,23 @@ typedef int32_t sa_header_padding;
 /**
  * Where a view's bytes are.
  */
-enum sa_origin
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_origin : int32_t {
+#else
+enum {
+#endif
   /**
-   * In the mapping of the file.
+   * In the mapping of the file, or in the memory that the file was read into (see `sa_stats.is_mapped`).
    */
   SA_ORIGIN_MAPPED = 0,
   /**
    * In an aligned copy in anonymous memory.
    */
   SA_ORIGIN_COPIED = 1,
+  /**
+   * In the mapping of the aligned cache.
+   */
+  SA_ORIGIN_CACHED = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -390,26 +416,26 @@ typedef int32_t sa_origin;
 /**
  * How a view's bytes will be used.
  */
-enum sa_advice
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_advice : int32_t {
+#else
+enum {
+#endif
   /**
-   * Read them from the disk ahead of use.
+   * Read the pages ahead of use.
    */
   SA_ADVICE_WILL_NEED = 0,
   /**
-   * They may leave this process's memory; they come back from the file when touched. Ignored where memory holds the only
-   * copy: for a view that is a copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
+   * The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds the
+   * only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
    */
   SA_ADVICE_DO_NOT_NEED = 1,
   /**
-   * In no order: reading ahead is of no use.
+   * Random access: reading ahead is of no use.
    */
   SA_ADVICE_RANDOM = 2,
   /**
-   * From the first to the last.
+   * Sequential access.
    */
   SA_ADVICE_SEQUENTIAL = 3,
 };
@@ -422,23 +448,23 @@ typedef int32_t sa_advice;
 #endif // __cplusplus
 
 /**
- * What came of a repair.
+ * A repair outcome.
  */
-enum sa_repair_action
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+enum sa_repair_action : int32_t {
+#else
+enum {
+#endif
   /**
-   * Nothing was wrong: the file was not written to.
+   * The file needed no repair and was not written.
    */
   SA_REPAIR_UNTOUCHED = 0,
   /**
-   * Nothing was wrong: the destination is the source, byte for byte.
+   * The file needed no repair: the destination is a copy of the source, byte for byte.
    */
   SA_REPAIR_COPIED = 1,
   /**
-   * The tensors were laid out anew.
+   * The file was written with a new layout.
    */
   SA_REPAIR_REWRITTEN = 2,
 };
@@ -451,39 +477,46 @@ typedef int32_t sa_repair_action;
 #endif // __cplusplus
 
 /**
+ * An aligned cache file that is up to date.
+ *
+ * Freed by `sa_aligned_cache_free`, which leaves the file where it is. Immutable, and safe to use from several threads at
+ * once.
+ */
+typedef struct sa_aligned_cache sa_aligned_cache;
+
+/**
  * An open file.
  *
- * Freed by `sa_file_free`. Views outlive it: they keep the mapping for themselves. Safe to use from several threads at
- * once.
+ * Freed by `sa_file_free`. Views keep the mapping alive on their own. Safe to use from several threads at once.
  */
 typedef struct sa_file sa_file;
 
 /**
- * Where everything of a file goes, without the file: the header's bytes, and the order, offset and padding of each
- * tensor. For a program that writes through a stream of its own.
+ * A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For programs
+ * that write a file through their own stream.
  *
- * Freed by `sa_plan_free`. Never changes once made: safe to use from several threads at once.
+ * Freed by `sa_plan_free`. Immutable, and safe to use from several threads at once.
  */
 typedef struct sa_plan sa_plan;
 
 /**
- * What a scan found.
+ * The result of a scan.
  *
- * Freed by `sa_scan_free`. Never changes once made, and keeps no file open: safe to use from several threads at once.
+ * Freed by `sa_scan_free`. Immutable, keeps no file open, and is safe to use from several threads at once.
  */
 typedef struct sa_scan sa_scan;
 
 /**
  * A file that is written in pieces, for tensors that do not all fit in memory.
  *
- * Freed by `sa_writer_finish` when it succeeds, otherwise by `sa_writer_abort`. `sa_writer_put` and
- * `sa_writer_put_at` may be called from several threads at once; finish and abort only when no other call runs.
+ * Freed by `sa_writer_free`, whatever `sa_writer_finish` returned. `sa_writer_put`, `sa_writer_put_at` and the queries
+ * may be called from several threads at once; finish and free only when no other call runs.
  */
 typedef struct sa_writer sa_writer;
 
 /**
- * What went wrong, in 512 bytes of the caller's: nothing to free. On success `status` is `SA_OK` and the message
- * empty.
+ * Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status` is
+ * `SA_OK` and the message is empty. The struct never grows.
  */
 typedef struct sa_error {
   /**
@@ -491,273 +524,255 @@ typedef struct sa_error {
    */
   int32_t status;
   /**
-   * The system's error number (`errno`), 0 where no system call failed.
+   * The system's error number (`errno`); 0 if no system call failed.
    */
   int32_t os_error;
   /**
-   * Lower case, NUL-terminated UTF-8; names the file, the tensor in backticks, and the numbers.
+   * NUL-terminated UTF-8 in lower case. Names the file and the tensor, and gives the numbers.
    */
   char message[SA_ERROR_MESSAGE_SIZE];
 } sa_error;
 
 /**
- * Called while a file is written, on the thread that writes.
- *
- * @param context      The `progress_context` of the options.
- * @param bytes_done   Bytes written so far.
- * @param bytes_total  Bytes in all.
- * @return 0 to go on; anything else cancels, and the target stays as it was. Must not throw or jump out.
- */
-typedef int (*sa_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
-
-/**
- * How to write. Initialise with `sa_write_options_init`, then change what you want.
- */
-typedef struct sa_write_options {
-  /**
-   * Bytes of this struct, as the caller's header has it.
-   */
-  size_t struct_size;
-  /**
-   * In bytes: a power of two from 8 to 2097152. 64 by default, a cache line; 8 covers every dtype, 256 what GPU
-   * libraries ask for, 16384 a page of Apple silicon.
-   */
-  uint64_t alignment;
-  /**
-   * An `sa_layout`; `SA_LAYOUT_COMPACT` by default.
-   */
-  int32_t layout;
-  /**
-   * An `sa_durability`; `SA_DURABLE` by default.
-   */
-  int32_t durability;
-  /**
-   * Null by default. Not called by `sa_writer_*`.
-   */
-  sa_progress progress;
-  /**
-   * Given to `progress`.
-   */
-  void *progress_context;
-} sa_write_options;
-
-/**
- * What was written. Set `struct_size`, or call `sa_write_report_init`, before the call that fills it.
- */
-typedef struct sa_write_report {
-  /**
-   * Bytes of this struct, as the caller's header has it.
-   */
-  size_t struct_size;
-  /**
-   * Bytes of the file.
-   */
-  uint64_t file_size;
-  /**
-   * Where the data section starts, in bytes.
-   */
-  uint64_t data_start;
-  /**
-   * Zero bytes between tensors, in all; 0 in the compact layout.
-   */
-  uint64_t padding;
-  /**
-   * Number of tensors.
-   */
-  uint64_t tensors;
-  /**
-   * Tensors whose place in the file is not their place in the input.
-   */
-  uint64_t tensors_moved;
-} sa_write_report;
-
-/**
  * A tensor to be written. Borrowed for the call: the library keeps neither the struct nor what it points to.
  *
- * May be initialised in this order, or by field name; what is left out has to be zero.
+ * Initialise it with `{0}`, then set its fields. The reserved fields must be 0.
  */
 typedef struct sa_tensor {
   /**
-   * UTF-8, without a NUL byte, not `__metadata__`, unlike every other name of the file. May be empty.
+   * UTF-8 without a NUL byte; not `__metadata__`; unique in the file. Null with `name_len` 0 for the empty name.
    */
   const char *name;
+  /**
+   * Length of the name in bytes, or `SA_NUL_TERMINATED`.
+   */
+  size_t name_len;
   /**
    * An `sa_dtype`.
    */
   int32_t dtype;
   /**
+   * 0.
+   */
+  int32_t reserved_0;
+  /**
    * Number of dimensions; 0 for a scalar.
    */
   size_t rank;
   /**
-   * Elements in each dimension; `rank` of them, may be null for rank 0.
+   * `rank` sizes in elements; may be null if `rank` is 0.
    */
   const uint64_t *shape;
   /**
-   * The elements in row-major order, little-endian, at any address; may be null where `nbytes` is 0. Not looked at
-   * by `sa_plan_new` and `sa_writer_open`.
+   * The elements in row-major order, little-endian, at any address. May be null if `nbytes` is 0. Ignored by
+   * `sa_plan_new` and `sa_writer_open`.
    */
   const void *data;
   /**
-   * Bytes of data; has to be what dtype and shape make.
+   * Size of the data in bytes. It must match dtype and shape.
    */
   size_t nbytes;
   /**
-   * Bytes of the name, or 0 if it ends with a NUL.
+   * 0.
    */
-  size_t name_len;
+  uint64_t reserved[3];
 } sa_tensor;
 
 /**
- * An entry of the metadata, to be written or as read.
+ * An entry of the metadata, to be written or as read. The struct never grows.
  */
 typedef struct sa_metadata {
   /**
-   * UTF-8, unlike every other key of the file.
+   * UTF-8, unique in the file. Null with `key_len` 0 for the empty key. As read: never null, followed by a NUL.
    */
   const char *key;
   /**
-   * UTF-8.
-   */
-  const char *value;
-  /**
-   * Bytes of the key, or 0 if it ends with its first NUL. As read: its bytes, and a NUL behind them.
+   * Length of the key in bytes, or `SA_NUL_TERMINATED`. As read: without the NUL.
    */
   size_t key_len;
   /**
-   * The same for the value.
+   * UTF-8, as `key`.
+   */
+  const char *value;
+  /**
+   * Length of the value, as `key_len`.
    */
   size_t value_len;
 } sa_metadata;
 
 /**
- * Where one tensor goes.
+ * Called while a file is written, on the thread that made the call. It must not throw or `longjmp`.
+ *
+ * @param context      The `progress_context` of the options.
+ * @param bytes_done   Bytes written so far.
+ * @param bytes_total  Bytes to write.
+ * @return 0 to continue. Any other value cancels the call, and the file at the path stays as it was.
  */
-typedef struct sa_placement {
-  /**
-   * Position of the tensor in the array that the plan was made from.
-   */
-  size_t input_index;
-  /**
-   * Its first byte, counted from the start of the file.
-   */
-  uint64_t offset;
-  /**
-   * Bytes of data.
-   */
-  uint64_t nbytes;
-  /**
-   * Zero bytes to write before it; always 0 in the compact layout.
-   */
-  uint64_t padding_before;
-} sa_placement;
+typedef int (*sa_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
 
 /**
- * How to open a file. Initialise with `sa_open_options_init`, then change what you want.
+ * Options of `sa_write_aligned` and `sa_writer_open`. Initialise with `SA_INIT`.
  */
-typedef struct sa_open_options {
+typedef struct sa_write_options {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * An `sa_map_mode`; `SA_MAP_SHARED` by default.
+   * In bytes: a power of two from 8 to 2097152. 0 for the default of 64, a cache line. 8 covers every dtype, 256 GPU
+   * libraries, 16384 a page of Apple silicon.
    */
-  int32_t map_mode;
+  uint64_t alignment;
   /**
-   * An `sa_unaligned`; `SA_UNALIGNED_COPY` by default.
+   * An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
    */
-  int32_t unaligned;
+  int32_t layout;
   /**
-   * Not 0 to refuse everything that the reference reader refuses: holes, trailing bytes, a header padded with NUL.
+   * An `sa_durability`. The default is `SA_DURABLE`.
    */
-  int32_t strict;
+  int32_t durability;
   /**
-   * An `sa_read_ahead`; `SA_READ_AHEAD_NONE` by default.
+   * Null, or called with the progress.
    */
-  int32_t read_ahead;
+  sa_progress progress;
   /**
-   * The folder of the twins of `SA_UNALIGNED_OVERLAY`, NUL-terminated, in the system's encoding; made where it is
-   * missing. Null by default, and not looked at otherwise. Twins of files that changed are removed when the next is
-   * written; those of files that are gone are the caller's to remove.
+   * Passed to `progress`.
    */
-  const char *overlay_dir;
-} sa_open_options;
+  void *progress_context;
+} sa_write_options;
 
 /**
- * What is known of an open file, and what was handed out of it so far. Set `struct_size`, or call `sa_stats_init`, before
- * `sa_file_stats`.
+ * Describes a file that was written. Initialise with `SA_INIT`.
  */
-typedef struct sa_stats {
+typedef struct sa_write_report {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * Bytes of the file.
+   * Size of the file in bytes.
    */
   uint64_t file_size;
+  /**
+   * Start of the data section, in bytes from the start of the file.
+   */
+  uint64_t data_start;
+  /**
+   * Zero bytes in gaps between tensors; 0 in the compact layout.
+   */
+  uint64_t gap_bytes;
   /**
    * Number of tensors.
    */
   uint64_t tensors;
   /**
-   * Tensors that are not empty and whose absolute offset is not a multiple of their dtype width.
+   * Tensors whose position in the file is not their position in the input.
    */
-  uint64_t misaligned_tensors;
-  /**
-   * Bytes of those: what a loader that maps has to copy.
-   */
-  uint64_t misaligned_bytes;
-  /**
-   * Tensors handed out without a copy so far, each counted once.
-   */
-  uint64_t tensors_mapped;
-  /**
-   * Bytes of those.
-   */
-  uint64_t bytes_mapped;
-  /**
-   * Tensors of which an aligned copy was made so far, each counted once.
-   */
-  uint64_t tensors_copied;
-  /**
-   * Bytes of those.
-   */
-  uint64_t bytes_copied;
-  /**
-   * Holes before or between tensors; the reference reader refuses a file that has one.
-   */
-  uint64_t gaps;
-  /**
-   * Bytes in those holes.
-   */
-  uint64_t gap_bytes;
-  /**
-   * Bytes after the last tensor; the reference reader refuses a file that has any.
-   */
-  uint64_t trailing_bytes;
-  /**
-   * An `sa_header_padding`.
-   */
-  int32_t header_padding;
-  /**
-   * 1 if the file is mapped; 0 if its file system cannot map (it answered ENODEV) and the whole file was read into
-   * anonymous memory.
-   */
-  int32_t is_mapped;
-} sa_stats;
+  uint64_t tensors_moved;
+} sa_write_report;
 
 /**
- * A tensor as the header describes it. The pointers are into the file, valid until it and its views are gone.
+ * Options of `sa_plan_new`. Initialise with `SA_INIT`.
+ */
+typedef struct sa_plan_options {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * As in `sa_write_options`.
+   */
+  uint64_t alignment;
+  /**
+   * An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
+   */
+  int32_t layout;
+  /**
+   * 0.
+   */
+  int32_t reserved;
+} sa_plan_options;
+
+/**
+ * The position of a tensor in a file. Initialise with `SA_INIT`.
+ */
+typedef struct sa_placement {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * Index of the tensor in the array that the plan or the writer was made from.
+   */
+  size_t input_index;
+  /**
+   * Offset of the tensor, in bytes from the start of the file.
+   */
+  uint64_t offset;
+  /**
+   * Size of the tensor in bytes.
+   */
+  uint64_t nbytes;
+  /**
+   * Zero bytes to write before it; always 0 in the compact layout.
+   */
+  uint64_t gap_before;
+} sa_placement;
+
+/**
+ * Options for opening a file. Initialise with `SA_INIT`.
+ */
+typedef struct sa_open_options {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * An `sa_map_mode`. The default is `SA_MAP_SHARED`.
+   */
+  int32_t map_mode;
+  /**
+   * An `sa_unaligned`. The default is `SA_UNALIGNED_COPY`.
+   */
+  int32_t unaligned;
+  /**
+   * If non-zero, reject everything that the reference reader rejects: gaps, trailing bytes, a header padded with NUL.
+   */
+  int32_t strict;
+  /**
+   * An `sa_read_ahead`. The default is `SA_READ_AHEAD_NONE`.
+   */
+  int32_t read_ahead;
+  /**
+   * Null, or the path of a file made by `sa_aligned_cache_write` for this file or its bundle, NUL-terminated, in the
+   * system's encoding. Both files are mapped, and each tensor is taken from where it is aligned.
+   */
+  const char *aligned_cache;
+} sa_open_options;
+
+/**
+ * Called once when the library no longer uses memory that was lent to it, on the thread that released the last view or
+ * freed the file. It must not throw or `longjmp`.
+ *
+ * @param context  The `release_context` of the call.
+ */
+typedef void (*sa_release)(void *context);
+
+/**
+ * A tensor as the header describes it. Initialise with `SA_INIT` before the call that fills it. The pointers are valid
+ * until the file and its views are gone.
  */
 typedef struct sa_tensor_info {
   /**
-   * NUL-terminated UTF-8.
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * UTF-8, NUL-terminated.
    */
   const char *name;
   /**
-   * Bytes of the name, without the NUL.
+   * Length of the name in bytes, without the NUL.
    */
   size_t name_len;
   /**
@@ -773,34 +788,101 @@ typedef struct sa_tensor_info {
    */
   size_t rank;
   /**
-   * Elements in each dimension; `rank` of them, never null.
+   * `rank` sizes in elements; never null.
    */
   const uint64_t *shape;
   /**
-   * First byte, counted from the start of the file.
+   * Offset of the data, in bytes from the start of the file.
    */
   uint64_t offset;
   /**
-   * Bytes of data.
+   * Size of the data in bytes.
    */
   uint64_t nbytes;
 } sa_tensor_info;
 
 /**
- * A tensor's bytes. It keeps the mapping alive, also when the file is closed before it.
+ * Counts of an open file or bundle, and of what has been handed out of it. Initialise with `SA_INIT`.
+ */
+typedef struct sa_stats {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * Size of the file in bytes.
+   */
+  uint64_t file_size;
+  /**
+   * Number of tensors.
+   */
+  uint64_t tensors;
+  /**
+   * Tensors that are not empty and whose address is not a multiple of their dtype width.
+   */
+  uint64_t misaligned_tensors;
+  /**
+   * Their total size in bytes: what a loader that maps has to copy.
+   */
+  uint64_t misaligned_bytes;
+  /**
+   * Tensors handed out without a copy so far, each counted once.
+   */
+  uint64_t tensors_mapped;
+  /**
+   * Their total size in bytes.
+   */
+  uint64_t bytes_mapped;
+  /**
+   * Tensors of which an aligned copy was made so far, each counted once.
+   */
+  uint64_t tensors_copied;
+  /**
+   * Their total size in bytes.
+   */
+  uint64_t bytes_copied;
+  /**
+   * Gaps before or between tensors. The reference reader rejects a file with gaps.
+   */
+  uint64_t gaps;
+  /**
+   * Their total size in bytes.
+   */
+  uint64_t gap_bytes;
+  /**
+   * Bytes after the last tensor. The reference reader rejects a file with trailing bytes.
+   */
+  uint64_t trailing_bytes;
+  /**
+   * An `sa_header_padding`; for a bundle, that of its first shard.
+   */
+  int32_t header_padding;
+  /**
+   * 1 if the file is mapped; 0 if its file system cannot map and the file was read into anonymous memory, and for a
+   * file that was opened from memory.
+   */
+  int32_t is_mapped;
+} sa_stats;
+
+/**
+ * The bytes of a tensor. Initialise with `SA_INIT` before the call that fills it.
  *
- * Give `owner` to `sa_view_release` once for each view made, and once for each `sa_view_retain`; nothing of the view is
- * valid afterwards. May be released on any thread. Several threads may read through it at once.
+ * A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each view
+ * that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be released on
+ * any thread, and read by several threads at once.
  */
 typedef struct sa_view {
   /**
-   * `nbytes` bytes, elements in row-major order, little-endian; never null, and aligned for the dtype unless the file was
-   * opened with `SA_UNALIGNED_BORROW`. To be written to only with `SA_MAP_COPY_ON_WRITE`; all views of the tensor then
-   * see it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
-  void *data;
+  size_t struct_size;
   /**
-   * Bytes of data.
+   * `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the file
+   * was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
+   */
+  const void *data;
+  /**
+   * Size of the data in bytes.
    */
   size_t nbytes;
   /**
@@ -816,48 +898,48 @@ typedef struct sa_view {
    */
   size_t rank;
   /**
-   * Elements in each dimension; `rank` of them, never null.
+   * `rank` sizes in elements; never null.
    */
   const uint64_t *shape;
   /**
-   * What keeps the bytes alive.
+   * Keeps the bytes alive; for `sa_view_release` and `sa_view_retain`.
    */
   void *owner;
 } sa_view;
 
 /**
- * What to look for. Initialise with `sa_scan_options_init`, then change what you want.
+ * Scan options. Initialise with `SA_INIT`.
  */
 typedef struct sa_scan_options {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * The alignment that `tensors_below_alignment` is about, in bytes: a power of two from 8 to 2097152, 64 by default.
+   * The alignment for `tensors_below_alignment`, in bytes: a power of two from 8 to 2097152. 0 for the default of 64.
    * Which tensors are misaligned does not depend on it.
    */
   uint64_t alignment;
 } sa_scan_options;
 
 /**
- * What the header says of a file. Set `struct_size`, or call `sa_scan_report_init`, before `sa_scan_get`.
+ * The layout of a file, from its header. Initialise with `SA_INIT`. The strings are valid until the scan is freed.
  */
 typedef struct sa_scan_report {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * Bytes of the file.
+   * Size of the file in bytes.
    */
   uint64_t file_size;
   /**
-   * Bytes of the JSON header with its padding, without the 8-byte length.
+   * Size of the JSON header with its padding in bytes, without the 8-byte length.
    */
   uint64_t header_len;
   /**
-   * Where the data section starts, in bytes from the start of the file.
+   * Start of the data section, in bytes from the start of the file.
    */
   uint64_t data_start;
   /**
@@ -865,7 +947,7 @@ typedef struct sa_scan_report {
    */
   uint64_t tensors;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t tensor_bytes;
   /**
@@ -873,20 +955,20 @@ typedef struct sa_scan_report {
    */
   uint64_t misaligned_tensors;
   /**
-   * Bytes of those: what a loader that maps has to copy.
+   * Their total size in bytes: what a loader that maps has to copy.
    */
   uint64_t misaligned_bytes;
   /**
-   * Tensors that are not empty and whose absolute offset is not a multiple of the alignment of the options. Loaders
-   * can map them, but not on that boundary.
+   * Tensors that are not empty and whose absolute offset is not a multiple of the alignment of the options. A loader
+   * can map them, but not at that alignment.
    */
   uint64_t tensors_below_alignment;
   /**
-   * Holes before or between tensors.
+   * Gaps before or between tensors.
    */
   uint64_t gaps;
   /**
-   * Bytes in those holes.
+   * Their total size in bytes.
    */
   uint64_t gap_bytes;
   /**
@@ -894,11 +976,11 @@ typedef struct sa_scan_report {
    */
   uint64_t trailing_bytes;
   /**
-   * Tensors whose dtype the format does not know; their sizes cannot be checked, and they count as aligned.
+   * Tensors with a dtype that is not part of the format. Their sizes cannot be checked, and they count as aligned.
    */
   uint64_t unknown_dtype_tensors;
   /**
-   * Rows for `sa_scan_dtype_at`.
+   * Number of rows for `sa_scan_dtype_at`.
    */
   size_t dtypes;
   /**
@@ -910,30 +992,30 @@ typedef struct sa_scan_report {
    */
   int32_t conforms;
   /**
-   * Why the reference reader would not open the file: a message; null if it would. Valid until the scan is freed.
+   * Why the reference reader would reject the file, as a message; null if it would open it.
    */
   const char *nonconforming;
   /**
-   * The same in a word: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"`, `"SIZE_OVERFLOW"`;
-   * null if it would. Valid until the scan is freed.
+   * The same as a code: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"` or `"SIZE_OVERFLOW"`;
+   * null if it would open the file.
    */
   const char *nonconforming_reason;
 } sa_scan_report;
 
 /**
- * What a file has of one dtype. Set `struct_size`, or call `sa_scan_dtype_init`, before `sa_scan_dtype_at`.
+ * The tensors of one dtype in a file. Initialise with `SA_INIT`.
  */
 typedef struct sa_scan_dtype {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * As it stands in the header, NUL-terminated. Valid until the scan is freed.
+   * The dtype as it is written in the header, NUL-terminated. Valid until the scan is freed.
    */
   const char *name;
   /**
-   * Bytes of the name, without the NUL.
+   * Length of the name in bytes, without the NUL.
    */
   size_t name_len;
   /**
@@ -941,7 +1023,7 @@ typedef struct sa_scan_dtype {
    */
   uint64_t tensors;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t bytes;
   /**
@@ -949,11 +1031,11 @@ typedef struct sa_scan_dtype {
    */
   uint64_t misaligned_tensors;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t misaligned_bytes;
   /**
-   * An `sa_dtype`; 0 for one that the format does not know.
+   * An `sa_dtype`; 0 for a dtype that is not part of the format.
    */
   int32_t dtype;
   /**
@@ -963,58 +1045,59 @@ typedef struct sa_scan_dtype {
 } sa_scan_dtype;
 
 /**
- * How to repair. Initialise with `sa_repair_options_init`, then change what you want.
+ * Repair options. Initialise with `SA_INIT`.
  */
 typedef struct sa_repair_options {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * In bytes: a power of two from 8 to 2097152; 64 by default.
+   * As in `sa_write_options`.
    */
   uint64_t alignment;
   /**
-   * An `sa_layout`; `SA_LAYOUT_COMPACT` by default.
+   * An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
    */
   int32_t layout;
   /**
-   * An `sa_durability`; `SA_DURABLE` by default.
+   * An `sa_durability`. The default is `SA_DURABLE`.
    */
   int32_t durability;
   /**
-   * Not 0, the default, to read back every tensor and compare it with the source's before the file is put in place.
+   * If non-zero, do not verify the new file. By default every tensor is read back and compared with the source before
+   * the new file is put in place.
    */
-  int32_t compare;
+  int32_t skip_verify;
   /**
-   * Not 0 to leave out the bytes after the last tensor. Without it, a file that has some is refused where it would
-   * have to be written anew: they are somebody's data.
+   * If non-zero, drop the bytes after the last tensor. By default a file that has such bytes and needs repair is
+   * refused, since they may be data.
    */
   int32_t drop_trailing;
   /**
-   * Not 0 to lay the file out anew even where nothing is wrong with it.
+   * If non-zero, write a new layout even if the file needs no repair.
    */
   int32_t force;
   /**
-   * Not 0 to check everything, report what would be done, and do nothing.
+   * If non-zero, check everything and report what would be done, but write nothing.
    */
   int32_t dry_run;
   /**
-   * Null by default.
+   * Null, or called with the progress.
    */
   sa_progress progress;
   /**
-   * Given to `progress`.
+   * Passed to `progress`.
    */
   void *progress_context;
 } sa_repair_options;
 
 /**
- * What a repair did. Set `struct_size`, or call `sa_repair_report_init`, before the call that fills it.
+ * Describes a repair. Initialise with `SA_INIT`.
  */
 typedef struct sa_repair_report {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
@@ -1030,23 +1113,23 @@ typedef struct sa_repair_report {
    */
   uint64_t tensors;
   /**
-   * Tensors that stand at another place in the order than before.
+   * Tensors whose position in the file changed.
    */
   uint64_t tensors_moved;
   /**
-   * Tensors of the source that a loader that maps has to copy. None is left.
+   * Tensors of the source that a loader that maps has to copy. The new file has none.
    */
   uint64_t misaligned_tensors;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t misaligned_bytes;
   /**
-   * Bytes of the source.
+   * Size of the source in bytes.
    */
   uint64_t source_size;
   /**
-   * Bytes in holes before or between tensors of the source.
+   * Bytes in gaps before or between tensors of the source.
    */
   uint64_t source_gap_bytes;
   /**
@@ -1054,58 +1137,174 @@ typedef struct sa_repair_report {
    */
   uint64_t source_trailing_bytes;
   /**
-   * Bytes of the file as it is now: at the destination, or in place.
+   * Size in bytes of the resulting file: at the destination, or in place.
    */
   uint64_t file_size;
   /**
-   * Where its data section starts, in bytes.
+   * Start of its data section, in bytes from the start of the file.
    */
   uint64_t data_start;
   /**
-   * Bytes in holes that it has; 0 in the compact layout.
+   * Bytes in its gaps; 0 in the compact layout.
    */
-  uint64_t padding;
+  uint64_t gap_bytes;
   /**
-   * Bytes that were compared with the source's.
+   * Bytes that were compared with the source.
    */
-  uint64_t bytes_compared;
+  uint64_t bytes_verified;
 } sa_repair_report;
 
 /**
- * What an overlay has. Set `struct_size`, or call `sa_overlay_report_init`, before the call that fills it.
+ * Options of `sa_aligned_cache_write`. Initialise with `SA_INIT`.
  */
-typedef struct sa_overlay_report {
+typedef struct sa_aligned_cache_options {
   /**
-   * Bytes of this struct, as the caller's header has it.
+   * Size of this struct in bytes, set by `SA_INIT`.
    */
   size_t struct_size;
   /**
-   * Files that were written repaired.
+   * As in `sa_write_options`.
+   */
+  uint64_t alignment;
+  /**
+   * An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
+   */
+  int32_t layout;
+  /**
+   * An `sa_durability`. The default is `SA_DURABLE`.
+   */
+  int32_t durability;
+  /**
+   * Null, or called with the progress.
+   */
+  sa_progress progress;
+  /**
+   * Passed to `progress`.
+   */
+  void *progress_context;
+} sa_aligned_cache_options;
+
+/**
+ * Describes an aligned cache file. Initialise with `SA_INIT`.
+ */
+typedef struct sa_aligned_cache_report {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * Size of the cache file in bytes.
+   */
+  uint64_t file_size;
+  /**
+   * Number of tensors in it: those of the source that are misaligned.
+   */
+  uint64_t tensors;
+  /**
+   * Their total size in bytes.
+   */
+  uint64_t tensor_bytes;
+  /**
+   * 1 if the file was written by this call, 0 if it existed already and was up to date.
+   */
+  int32_t is_new;
+  /**
+   * 0.
+   */
+  int32_t reserved;
+} sa_aligned_cache_report;
+
+/**
+ * Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
+ * before the call returns. It must not throw or `longjmp`.
+ *
+ * @param context  The `warning_context` of the options.
+ * @param path     The file, NUL-terminated, in the system's encoding; valid during the call.
+ * @param message  The reason, NUL-terminated UTF-8; valid during the call.
+ */
+typedef void (*sa_warning)(void *context, const char *path, const char *message);
+
+/**
+ * Overlay options. Initialise with `SA_INIT`.
+ */
+typedef struct sa_overlay_options {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * As in `sa_write_options`.
+   */
+  uint64_t alignment;
+  /**
+   * An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
+   */
+  int32_t layout;
+  /**
+   * An `sa_durability`. The default is `SA_DURABLE`.
+   */
+  int32_t durability;
+  /**
+   * As in `sa_repair_options`.
+   */
+  int32_t skip_verify;
+  /**
+   * If non-zero, drop the bytes after the last tensor. By default a misaligned file that has such bytes is linked as it
+   * is, with a warning.
+   */
+  int32_t drop_trailing;
+  /**
+   * Null, or called with the progress of all files that are written.
+   */
+  sa_progress progress;
+  /**
+   * Passed to `progress`.
+   */
+  void *progress_context;
+  /**
+   * Null, or called with each warning.
+   */
+  sa_warning warning;
+  /**
+   * Passed to `warning`.
+   */
+  void *warning_context;
+} sa_overlay_options;
+
+/**
+ * Describes an overlay. Initialise with `SA_INIT`.
+ */
+typedef struct sa_overlay_report {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * Repaired files that were written.
    */
   uint64_t written;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t bytes_written;
   /**
-   * Repaired files that were there already and up to date.
+   * Repaired files that existed already and are up to date.
    */
   uint64_t kept;
   /**
-   * Bytes of those.
+   * Their total size in bytes.
    */
   uint64_t bytes_kept;
   /**
-   * Files and folders that are links.
+   * Files and directories that are symbolic links.
    */
   uint64_t linked;
   /**
-   * What was there for files that the bundle no longer has.
+   * Entries that were removed because the bundle no longer has them.
    */
   uint64_t removed;
   /**
-   * Files that could not be mended and were linked as they are, left out, or left in the output; scan the bundle to
-   * learn which.
+   * Number of warnings; see `sa_overlay_options.warning`.
    */
   uint64_t warnings;
 } sa_overlay_report;
@@ -1115,65 +1314,63 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The version of the library that runs: `major * 1000000 + minor * 1000 + patch`.
+ * The version of the library at run time: `major * 1000000 + minor * 1000 + patch`.
  */
 uint32_t sa_version(void);
 
 /**
- * The version of the library that runs, as text: `"0.1.0"`. Never null, never freed.
+ * The version of the library at run time as a string, such as `"0.2.0"`. Never null; not to be freed.
  */
 const char *sa_version_string(void);
 
 /**
- * The name of a status: `"SA_ERR_FORMAT"`, or `"unknown"` for a number that is none. Never null, never freed.
+ * The name of a status, such as `"SA_ERR_FORMAT"`; `"unknown"` for any other value. Never null; not to be freed.
  */
 const char *sa_status_name(int32_t status);
 
 /**
- * The name of a dtype as it stands in a file: `"BF16"`, or `"unknown"` for a number that is none. Never null, never
- * freed.
+ * The name of a dtype as it is written in a file, such as `"BF16"`; `"unknown"` for any other value. Never null; not to
+ * be freed.
  */
 const char *sa_dtype_name(int32_t dtype);
 
 /**
- * The dtype of a name such as `"BF16"`; case matters.
+ * The dtype with a name such as `"BF16"`. Case matters.
  *
- * @param name   NUL-terminated.
- * @param dtype  Receives an `sa_dtype`.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param dtype     Receives an `sa_dtype`.
+ * @param error     Null, or receives the error.
  * @return `SA_ERR_UNSUPPORTED` if the format has no such dtype.
  */
-sa_status sa_dtype_from_name(const char *name, int32_t *dtype, struct sa_error *error);
+sa_status sa_dtype_from_name(const char *name, size_t name_len, int32_t *dtype, struct sa_error *error);
 
 /**
- * Bits of an element: 4, 6, 8, 16, 32 or 64; 0 for a number that is no dtype. The width in bytes that a tensor's
- * offset has to be a multiple of is an eighth of it, at least 1.
+ * Size of an element in bits: 4, 6, 8, 16, 32 or 64; 0 for any other value. A tensor is aligned if its offset is a
+ * multiple of an eighth of that, at least 1.
  */
 uint32_t sa_dtype_bits(int32_t dtype);
 
 /**
- * Sets every option to its default. Null is ignored.
- */
-void sa_write_options_init(struct sa_write_options *options);
-
-/**
- * Sets `struct_size`, and every number to 0. Null is ignored.
- */
-void sa_write_report_init(struct sa_write_report *report);
-
-/**
- * Writes a file whose tensors all stand on multiples of their dtype width, so that a loader can map every one.
+ * Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
  *
- * The data goes from the tensors' buffers straight to the file. Whatever fails, the file at `path` is the old one or the
- * new one, whole; a file that is mapped may be saved over. A symbolic link at `path` is replaced, not followed. The mode
- * of a replaced file is kept, a new file follows the umask.
+ * The file at `path` is replaced atomically: whatever fails, it is the old file or the new one, complete. A file may be
+ * replaced while it is mapped. A symbolic link at `path` is replaced, not followed. The mode of a replaced file is kept;
+ * a new file follows the umask.
  *
- * @param path        NUL-terminated, in the system's encoding; where a regular file, a symbolic link or nothing may be.
- * @param tensors     `n_tensors` of them; null if there are none. May share buffers.
- * @param metadata    `n_metadata` entries; null if there are none. Their order is kept.
+ * The data is written from the caller's buffers without a copy, except for a durable file of 512 MiB or more on Linux:
+ * that is written past the page cache, through two staging buffers of 8 MiB.
+ *
+ * @param path        NUL-terminated, in the system's encoding. Names a regular file, a symbolic link or nothing.
+ * @param tensors     Array of `n_tensors`; null if there are none. Their data may overlap.
+ * @param n_tensors   Number of tensors.
+ * @param metadata    Array of `n_metadata`; null if there are none. Their order is kept.
+ * @param n_metadata  Number of metadata entries.
  * @param options     Null for the defaults.
- * @param report      Null, or a report to fill.
- * @return `SA_ERR_INVALID_ARGUMENT` for what nobody could read back (a name twice, a reserved name, a size that disagrees
- *         with its shape), `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more, `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
+ * @param report      Null, or receives the report.
+ * @param error       Null, or receives the error.
+ * @return `SA_ERR_INVALID_ARGUMENT` also for a duplicate or reserved name and for a size that does not match the shape;
+ *         `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more; `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
  *         `SA_ERR_CANCELLED`.
  */
 sa_status sa_write_aligned(const char *path,
@@ -1186,32 +1383,34 @@ sa_status sa_write_aligned(const char *path,
                            struct sa_error *error);
 
 /**
- * Lays out a file: pure arithmetic, no I/O. The same input gives the same plan, byte for byte.
+ * Computes a file layout. Pure arithmetic, no I/O. The same input gives the same plan, byte for byte.
  *
- * @param tensors   `n_tensors` of them; null if there are none. `data` is not looked at, `nbytes` is.
- * @param metadata  `n_metadata` entries; null if there are none.
- * @param options   Null for the defaults; of it, `layout` and `alignment`.
- * @param plan      Receives the plan; free it with `sa_plan_free`. It borrows nothing.
+ * @param tensors     Array of `n_tensors`; null if there are none. Their `data` is ignored.
+ * @param n_tensors   Number of tensors.
+ * @param metadata    Array of `n_metadata`; null if there are none.
+ * @param n_metadata  Number of metadata entries.
+ * @param options     Null for the defaults.
+ * @param plan        Receives the plan, to be freed with `sa_plan_free`. It keeps no pointer to the input.
+ * @param error       Null, or receives the error.
  * @return `SA_ERR_INVALID_ARGUMENT` or `SA_ERR_TOO_LARGE`, as `sa_write_aligned`.
  */
 sa_status sa_plan_new(const struct sa_tensor *tensors,
                       size_t n_tensors,
                       const struct sa_metadata *metadata,
                       size_t n_metadata,
-                      const struct sa_write_options *options,
+                      const struct sa_plan_options *options,
                       struct sa_plan **plan,
                       struct sa_error *error);
 
 /**
- * The first bytes of the file: the 8-byte length, the JSON, the padding. The data section starts behind them.
+ * The first bytes of the file: the 8-byte length, the JSON and its padding. The data section follows.
  *
- * @param bytes   Receives a pointer into the plan, valid until the plan is freed.
- * @param nbytes  Receives the number of bytes: a multiple of the alignment.
+ * @param plan    The plan.
+ * @param bytes   Receives a pointer that is valid until the plan is freed.
+ * @param nbytes  Receives their number, a multiple of the alignment.
+ * @param error   Null, or receives the error.
  */
-sa_status sa_plan_header(const struct sa_plan *plan,
-                         const uint8_t **bytes,
-                         size_t *nbytes,
-                         struct sa_error *error);
+sa_status sa_plan_header(const struct sa_plan *plan, const uint8_t **bytes, size_t *nbytes, struct sa_error *error);
 
 /**
  * Number of tensors; 0 for null.
@@ -1219,12 +1418,14 @@ sa_status sa_plan_header(const struct sa_plan *plan,
 size_t sa_plan_len(const struct sa_plan *plan);
 
 /**
- * The tensor at a position of the file. Written from position 0 on, each behind its padding, the tensors follow on the
- * header and on each other without a seek.
+ * The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors follow
+ * the header and each other without a seek.
  *
+ * @param plan       The plan.
  * @param position   From 0 to `sa_plan_len` - 1.
- * @param placement  Receives where the tensor goes.
- * @return `SA_ERR_NOT_FOUND` for a position that is not there.
+ * @param placement  Receives the placement.
+ * @param error      Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the position is out of range.
  */
 sa_status sa_plan_at(const struct sa_plan *plan,
                      size_t position,
@@ -1232,7 +1433,7 @@ sa_status sa_plan_at(const struct sa_plan *plan,
                      struct sa_error *error);
 
 /**
- * Bytes of the whole file; 0 for null.
+ * Size of the file in bytes; 0 for null.
  */
 uint64_t sa_plan_file_size(const struct sa_plan *plan);
 
@@ -1245,11 +1446,16 @@ void sa_plan_free(struct sa_plan *plan);
  * Lays out a file, reserves its space beside `path` and writes its header. The file at `path` stays as it is until
  * `sa_writer_finish`.
  *
- * @param path      NUL-terminated, in the system's encoding.
- * @param tensors   `n_tensors` of them; null if there are none. `data` is not looked at, `nbytes` is.
- * @param metadata  `n_metadata` entries; null if there are none.
- * @param options   Null for the defaults.
- * @param writer    Receives the writer, which borrows nothing.
+ * @param path        NUL-terminated, in the system's encoding.
+ * @param tensors     Array of `n_tensors`; null if there are none. Their `data` is ignored.
+ * @param n_tensors   Number of tensors.
+ * @param metadata    Array of `n_metadata`; null if there are none.
+ * @param n_metadata  Number of metadata entries.
+ * @param options     Null for the defaults. `progress` is called by `sa_writer_put` and `sa_writer_put_at`, on the
+ *                    thread that calls them, after each piece. Concurrent calls of it are serialised. Cancelling makes
+ *                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable.
+ * @param writer      Receives the writer, which keeps no pointer to the arrays.
+ * @param error       Null, or receives the error.
  * @return As `sa_write_aligned`.
  */
 sa_status sa_writer_open(const char *path,
@@ -1262,12 +1468,45 @@ sa_status sa_writer_open(const char *path,
                          struct sa_error *error);
 
 /**
+ * The index of a tensor in the array given to `sa_writer_open`, by its name.
+ *
+ * @param writer    The writer.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param index     Receives the index.
+ * @param error     Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if there is no such tensor.
+ */
+sa_status sa_writer_find(const struct sa_writer *writer,
+                         const char *name,
+                         size_t name_len,
+                         size_t *index,
+                         struct sa_error *error);
+
+/**
+ * Where a tensor is located in the file.
+ *
+ * @param writer     The writer.
+ * @param index      Index in the array given to `sa_writer_open`.
+ * @param placement  Receives the placement.
+ * @param error      Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
+ */
+sa_status sa_writer_at(const struct sa_writer *writer,
+                       size_t index,
+                       struct sa_placement *placement,
+                       struct sa_error *error);
+
+/**
  * Writes a whole tensor.
  *
- * @param index   Position of the tensor in the array given to `sa_writer_open`.
- * @param data    `nbytes` bytes, at any address; null only for 0 bytes.
- * @param nbytes  Has to be the tensor's size.
- * @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`. The writer stays usable.
+ * @param writer  The writer.
+ * @param index   Index in the array given to `sa_writer_open`; see `sa_writer_find` for a name.
+ * @param data    `nbytes` bytes at any address; null only for 0 bytes.
+ * @param nbytes  The size of the tensor in bytes.
+ * @param error   Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range; `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`,
+ *         `SA_ERR_CANCELLED`. The writer stays usable.
  */
 sa_status sa_writer_put(const struct sa_writer *writer,
                         size_t index,
@@ -1276,14 +1515,16 @@ sa_status sa_writer_put(const struct sa_writer *writer,
                         struct sa_error *error);
 
 /**
- * Writes a piece of a tensor. Pieces may come in any order and from any thread; where two overlap, what was written last
- * stays.
+ * Writes a piece of a tensor. Pieces may come in any order and from any thread. Where two overlap, the one that was
+ * written last stays.
  *
- * @param index   Position of the tensor in the array given to `sa_writer_open`.
- * @param offset  Where the piece goes, in bytes from the start of the tensor.
- * @param data    `nbytes` bytes, at any address; null only for 0 bytes.
- * @param nbytes  Bytes of the piece; it has to end within the tensor.
- * @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`. The writer stays usable.
+ * @param writer  The writer.
+ * @param index   Index in the array given to `sa_writer_open`.
+ * @param offset  Where the piece starts, in bytes from the start of the tensor.
+ * @param data    `nbytes` bytes at any address; null only for 0 bytes.
+ * @param nbytes  Size of the piece in bytes. It must end within the tensor.
+ * @param error   Null, or receives the error.
+ * @return As `sa_writer_put`.
  */
 sa_status sa_writer_put_at(const struct sa_writer *writer,
                            size_t index,
@@ -1293,44 +1534,57 @@ sa_status sa_writer_put_at(const struct sa_writer *writer,
                            struct sa_error *error);
 
 /**
- * Puts the file in place, and frees the writer if that succeeds.
+ * Total size in bytes of the tensor data that has not been written yet; 0 for null.
+ */
+uint64_t sa_writer_bytes_missing(const struct sa_writer *writer);
+
+/**
+ * The first range of bytes that has not been written yet, in the order of the array given to `sa_writer_open`.
  *
- * After a failure the writer is still the caller's: where a byte was missing (`SA_ERR_INVALID_ARGUMENT`, naming the
- * tensor and the bytes) it can be put and the call repeated; after anything else only `sa_writer_abort` is left.
+ * @param writer  The writer.
+ * @param index   Receives the index of the tensor in that array.
+ * @param offset  Receives the start of the range, in bytes from the start of the tensor.
+ * @param nbytes  Receives the size of the range in bytes; 0 if nothing is missing.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_writer_first_missing(const struct sa_writer *writer,
+                                  size_t *index,
+                                  uint64_t *offset,
+                                  uint64_t *nbytes,
+                                  struct sa_error *error);
+
+/**
+ * Puts the file in place of the one at the path. The writer still has to be freed with `sa_writer_free`.
  *
- * @param report  Null, or a report to fill.
- */
-sa_status sa_writer_finish(struct sa_writer *writer,
-                           struct sa_write_report *report,
-                           struct sa_error *error);
-
-/**
- * Gives up: frees the writer and removes what it wrote; the file at the path stays as it was. Null is ignored.
- */
-void sa_writer_abort(struct sa_writer *writer);
-
-/**
- * Sets every option to its default. Null is ignored.
- */
-void sa_open_options_init(struct sa_open_options *options);
-
-/**
- * Sets `struct_size`, and every number to 0. Null is ignored.
- */
-void sa_stats_init(struct sa_stats *stats);
-
-/**
- * Opens and maps a file, and checks its header and every offset.
+ * If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written and
+ * the call repeated. After any other result the writer can only be freed.
  *
- * Files with holes between tensors, bytes after the last one or a header padded with NUL are opened, as MLX opens them,
- * unless `strict` is set. Overlapping tensors, a name that stands twice and offsets past the end are always refused.
+ * @param writer  The writer.
+ * @param report  Null, or receives the report.
+ * @param error   Null, or receives the error.
+ * @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`.
+ */
+sa_status sa_writer_finish(struct sa_writer *writer, struct sa_write_report *report, struct sa_error *error);
+
+/**
+ * Frees a writer. If `sa_writer_finish` did not succeed, this discards the unfinished file, and the file at the path
+ * stays as it was. Null is ignored.
+ */
+void sa_writer_free(struct sa_writer *writer);
+
+/**
+ * Opens and maps a file, and checks its header and every offset. Never writes anything.
+ *
+ * Files with gaps between tensors, trailing bytes or a header padded with NUL are opened, as MLX opens them, unless
+ * `strict` is set. Overlapping tensors, duplicate names and offsets past the end are always rejected.
  *
  * @param path     NUL-terminated, in the system's encoding. Anything but a regular file is an error at once.
  * @param options  Null for the defaults.
- * @param file     Receives the file; free it with `sa_file_free`.
+ * @param file     Receives the file, to be freed with `sa_file_free`.
+ * @param error    Null, or receives the error.
  * @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_UNSUPPORTED`,
- *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`; with `SA_UNALIGNED_OVERLAY` also what
- *         `sa_repair_file` returns when the twin cannot be written.
+ *         `SA_ERR_NONCONFORMING` (only with `strict`), `SA_ERR_INVALID_ARGUMENT`. For an `aligned_cache` that was
+ *         written for another file `SA_ERR_INVALID_ARGUMENT`, for a stale one `SA_ERR_CHANGED`.
  */
 sa_status sa_file_open(const char *path,
                        const struct sa_open_options *options,
@@ -1338,7 +1592,52 @@ sa_status sa_file_open(const char *path,
                        struct sa_error *error);
 
 /**
- * Closes a file. Its views stay valid: the mapping goes with the last of them. Null is ignored.
+ * Opens a model that is a part of a file, such as an archive or an app package, as `sa_file_open`.
+ *
+ * Tensors whose address is misaligned because of the offset count as misaligned.
+ *
+ * @param descriptor  Of a regular file that is open for reading. It is duplicated: the caller may close it. Its file
+ *                    position is neither used nor changed.
+ * @param offset      Start of the model, in bytes from the start of the file.
+ * @param nbytes      Size of the model in bytes, or `SA_TO_END`.
+ * @param options     Null for the defaults.
+ * @param file        Receives the file, to be freed with `sa_file_free`.
+ * @param error       Null, or receives the error.
+ * @return As `sa_file_open`; `SA_ERR_TRUNCATED` also if the file ends before the model.
+ */
+sa_status sa_file_open_descriptor(int descriptor,
+                                  uint64_t offset,
+                                  uint64_t nbytes,
+                                  const struct sa_open_options *options,
+                                  struct sa_file **file,
+                                  struct sa_error *error);
+
+/**
+ * Opens a model that is in memory, as `sa_file_open`. The library borrows the bytes: it neither copies nor writes them.
+ *
+ * Tensors whose address is misaligned count as misaligned: an address that is a multiple of 64 avoids copies of aligned
+ * files.
+ *
+ * @param data             The file's bytes. They must not change until `release` is called.
+ * @param nbytes           Their number.
+ * @param release          Null, or called when the file and its views are gone; not called if this call fails.
+ * @param release_context  Passed to `release`.
+ * @param options          Null for the defaults. `SA_MAP_COPY_ON_WRITE` and `aligned_cache` are errors here, and
+ *                         `read_ahead` has no effect: the bytes are in memory.
+ * @param file             Receives the file, to be freed with `sa_file_free`.
+ * @param error            Null, or receives the error.
+ * @return As `sa_file_open`.
+ */
+sa_status sa_file_open_memory(const void *data,
+                              size_t nbytes,
+                              sa_release release,
+                              void *release_context,
+                              const struct sa_open_options *options,
+                              struct sa_file **file,
+                              struct sa_error *error);
+
+/**
+ * Closes a file. Its views stay valid: the mapping is released with the last of them. Null is ignored.
  */
 void sa_file_free(struct sa_file *file);
 
@@ -1348,25 +1647,31 @@ void sa_file_free(struct sa_file *file);
 size_t sa_file_len(const struct sa_file *file);
 
 /**
- * What the header says of a tensor. Tensors are numbered in the order of their data in the file.
+ * Describes a tensor. Tensors are indexed in the order of their data in the file.
  *
+ * @param file   The file.
  * @param index  From 0 to `sa_file_len` - 1.
  * @param info   Receives the description.
- * @return `SA_ERR_NOT_FOUND` for a number that is not there.
+ * @param error  Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
  */
-sa_status sa_file_at(const struct sa_file *file,
-                     size_t index,
-                     struct sa_tensor_info *info,
-                     struct sa_error *error);
+sa_status sa_file_at(const struct sa_file *file, size_t index, struct sa_tensor_info *info, struct sa_error *error);
 
 /**
- * The number of a tensor, by its name. Takes the same time however many tensors there are.
+ * The index of a tensor, by its name. Takes constant time and copies no string.
  *
- * @param name   NUL-terminated UTF-8.
- * @param index  Receives the number, for `sa_file_at` and `sa_map_tensor_at`.
+ * @param file      The file.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param index     Receives the index, for `sa_file_at` and `sa_map_tensor_at`.
+ * @param error     Null, or receives the error.
  * @return `SA_ERR_NOT_FOUND` if the file has no such tensor.
  */
-sa_status sa_file_find(const struct sa_file *file, const char *name, size_t *index, struct sa_error *error);
+sa_status sa_file_find(const struct sa_file *file,
+                       const char *name,
+                       size_t name_len,
+                       size_t *index,
+                       struct sa_error *error);
 
 /**
  * Number of metadata entries; 0 for null.
@@ -1376,10 +1681,11 @@ size_t sa_file_metadata_len(const struct sa_file *file);
 /**
  * A metadata entry, in the order of the header.
  *
+ * @param file   The file.
  * @param index  From 0 to `sa_file_metadata_len` - 1.
- * @param entry  Receives pointers into the file, valid until it and its views are gone; both texts are NUL-terminated,
- *               and their lengths leave the NUL out.
- * @return `SA_ERR_NOT_FOUND` for a number that is not there.
+ * @param entry  Receives the entry. Its pointers are valid until the file and its views are gone.
+ * @param error  Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
  */
 sa_status sa_file_metadata_at(const struct sa_file *file,
                               size_t index,
@@ -1389,51 +1695,95 @@ sa_status sa_file_metadata_at(const struct sa_file *file,
 /**
  * The whole mapping, for engines that make one buffer of it.
  *
- * @param base        Receives the address of the file's first byte, a multiple of the page size; valid until the file
- *                    and its views are gone. Writable only with `SA_MAP_COPY_ON_WRITE`.
- * @param nbytes      Receives the bytes of the file.
- * @param data_start  Receives where the data section starts, in bytes from the base.
+ * @param file        The file.
+ * @param base        Receives the address of the file's first byte: a multiple of the page size, unless the file was
+ *                    opened from memory or at an offset. Valid until the file and its views are gone. Read-only.
+ * @param nbytes      Receives the size of the file in bytes.
+ * @param data_start  Receives the start of the data section, in bytes from `base`.
+ * @param error       Null, or receives the error.
  */
 sa_status sa_file_base(const struct sa_file *file,
-                       void **base,
+                       const void **base,
                        size_t *nbytes,
                        uint64_t *data_start,
                        struct sa_error *error);
 
 /**
- * Counts of what is in the file and of what was handed out of it.
+ * Counts of what is in a file and of what has been handed out of it.
  *
- * @param stats  Receives the counts; its `struct_size` has to be set.
+ * @param file   The file.
+ * @param stats  Receives the counts.
+ * @param error  Null, or receives the error.
  */
 sa_status sa_file_stats(const struct sa_file *file, struct sa_stats *stats, struct sa_error *error);
 
 /**
- * The bytes of a tensor, by its name: those of the mapping, with no copy, where its offset allows it.
+ * The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory. Valid
+ * until the file is freed.
+ */
+const char *sa_file_path(const struct sa_file *file);
+
+/**
+ * A descriptor of the file, for engines that read to a device themselves. A tensor's data is at `offset` plus the
+ * `offset` of its `sa_tensor_info`.
  *
- * @param name  NUL-terminated UTF-8.
- * @param view  Receives the view; release its `owner` with `sa_view_release`.
- * @return `SA_ERR_NOT_FOUND`; `SA_ERR_UNALIGNED` only with `SA_UNALIGNED_ERROR`; `SA_ERR_IO` with `os_error` ENOMEM if there
- *         is no memory for a copy.
+ * A mapping needs no open file: a file that was opened by its path is opened again by the first call, and stays open
+ * until the handle and its views are gone.
+ *
+ * @param file        The file.
+ * @param descriptor  Receives a descriptor that is open for reading, valid until the file is freed. It belongs to the
+ *                    file: do not close it, and read with `pread`.
+ * @param offset      Receives the start of the model, in bytes from the start of that file.
+ * @param error       Null, or receives the error.
+ * @return `SA_ERR_CHANGED` if the path names another file by then; `SA_ERR_INVALID_ARGUMENT` for a file that was opened
+ *         from memory; `SA_ERR_IO`.
+ */
+sa_status sa_file_descriptor(const struct sa_file *file, int *descriptor, uint64_t *offset, struct sa_error *error);
+
+/**
+ * Whether the path that a file was opened by still names this file, with the size and modification time that it had. For
+ * programs that reload a model when it is replaced.
+ *
+ * @param file        The file.
+ * @param is_current  Receives 1, or 0 if another file was renamed over it, if it was modified, or if the path is gone.
+ * @param error       Null, or receives the error.
+ * @return `SA_ERR_INVALID_ARGUMENT` for a file that was opened without a path; `SA_ERR_IO`.
+ */
+sa_status sa_file_is_current(const struct sa_file *file,
+                             int32_t *is_current,
+                             struct sa_error *error);
+
+/**
+ * Maps a tensor by its name: without a copy, if its offset allows it.
+ *
+ * @param file      The file.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param view      Receives the view. Release its `owner` with `sa_view_release`.
+ * @param error     Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND`; `SA_ERR_UNALIGNED` only with `SA_UNALIGNED_ERROR`; `SA_ERR_IO` with `os_error` ENOMEM if
+ *         there is no memory for an aligned copy.
  */
 sa_status sa_map_tensor(const struct sa_file *file,
                         const char *name,
+                        size_t name_len,
                         struct sa_view *view,
                         struct sa_error *error);
 
 /**
- * The bytes of a tensor, by its number, as `sa_map_tensor`.
+ * Maps a tensor by its index, as `sa_map_tensor`.
  *
+ * @param file   The file.
  * @param index  From 0 to `sa_file_len` - 1.
- * @param view   Receives the view; release its `owner` with `sa_view_release`.
+ * @param view   Receives the view. Release its `owner` with `sa_view_release`.
+ * @param error  Null, or receives the error.
+ * @return As `sa_map_tensor`; `SA_ERR_NOT_FOUND` if the index is out of range.
  */
-sa_status sa_map_tensor_at(const struct sa_file *file,
-                           size_t index,
-                           struct sa_view *view,
-                           struct sa_error *error);
+sa_status sa_map_tensor_at(const struct sa_file *file, size_t index, struct sa_view *view, struct sa_error *error);
 
 /**
- * Releases a view, or one retain of it. Null is ignored. Of this type so that it can be the deleter in somebody else's
- * array type.
+ * Releases a view, or one retain of it. Null is ignored. The parameter is a `void *`, so that the function can be the
+ * deleter of another library's array type.
  *
  * @param owner  The `owner` of the view.
  */
@@ -1447,37 +1797,35 @@ void sa_view_release(void *owner);
 void sa_view_retain(void *owner);
 
 /**
- * Says how a view's bytes will be used; whole pages are meant, so the neighbours in the file are touched too.
+ * A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays as
+ * it is. The caller synchronises writes with reads on other threads.
+ *
+ * @param view   A view that is not released yet.
+ * @param data   Receives the address; the same as `data` of the view.
+ * @param error  Null, or receives the error.
+ * @return `SA_ERR_INVALID_ARGUMENT` unless the file was opened with `SA_MAP_COPY_ON_WRITE`.
+ */
+sa_status sa_view_writable(const struct sa_view *view, void **data, struct sa_error *error);
+
+/**
+ * Says how a view's bytes will be used. Whole pages are affected, hence also neighbouring tensors.
  *
  * @param view    A view that is not released yet.
  * @param advice  An `sa_advice`.
+ * @param error   Null, or receives the error.
  * @return `SA_ERR_IO` if the system refuses.
  */
 sa_status sa_view_advise(const struct sa_view *view, int32_t advice, struct sa_error *error);
 
 /**
- * Sets every option to its default. Null is ignored.
- */
-void sa_scan_options_init(struct sa_scan_options *options);
-
-/**
- * Sets `struct_size`, every number to 0 and every pointer to null. Null is ignored.
- */
-void sa_scan_report_init(struct sa_scan_report *report);
-
-/**
- * Sets `struct_size`, every number to 0 and every pointer to null. Null is ignored.
- */
-void sa_scan_dtype_init(struct sa_scan_dtype *row);
-
-/**
  * Scans a file: reads its 8-byte prefix and its header, never the data.
  *
- * A dtype that the format does not know is reported and gone on from; everything else is checked as by `sa_file_open`.
+ * A dtype that is not part of the format is reported, not an error; everything else is checked as by `sa_file_open`.
  *
  * @param path     NUL-terminated, in the system's encoding. Anything but a regular file is an error at once.
  * @param options  Null for the defaults.
- * @param scan     Receives the scan; free it with `sa_scan_free`.
+ * @param scan     Receives the scan, to be freed with `sa_scan_free`.
+ * @param error    Null, or receives the error.
  * @return `SA_ERR_IO`, `SA_ERR_FORMAT`, `SA_ERR_TRUNCATED`, `SA_ERR_TOO_LARGE`, `SA_ERR_INVALID_ARGUMENT`.
  */
 sa_status sa_scan_file(const char *path,
@@ -1486,23 +1834,24 @@ sa_status sa_scan_file(const char *path,
                        struct sa_error *error);
 
 /**
- * What was found.
+ * The layout of the file that was scanned.
  *
- * @param report  Receives it; its `struct_size` has to be set. Its texts belong to the scan.
+ * @param scan    The scan.
+ * @param report  Receives the report.
+ * @param error   Null, or receives the error.
  */
 sa_status sa_scan_get(const struct sa_scan *scan, struct sa_scan_report *report, struct sa_error *error);
 
 /**
- * What the file has of one dtype; the rows are sorted, most bytes first.
+ * The tensors of one dtype. The rows are sorted, most bytes first.
  *
+ * @param scan   The scan.
  * @param index  From 0 to `dtypes` of the report - 1.
- * @param row    Receives it; its `struct_size` has to be set. Its name belongs to the scan.
- * @return `SA_ERR_NOT_FOUND` for a number that is not there.
+ * @param row    Receives the row.
+ * @param error  Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
  */
-sa_status sa_scan_dtype_at(const struct sa_scan *scan,
-                           size_t index,
-                           struct sa_scan_dtype *row,
-                           struct sa_error *error);
+sa_status sa_scan_dtype_at(const struct sa_scan *scan, size_t index, struct sa_scan_dtype *row, struct sa_error *error);
 
 /**
  * Frees a scan. Null is ignored.
@@ -1510,36 +1859,25 @@ sa_status sa_scan_dtype_at(const struct sa_scan *scan,
 void sa_scan_free(struct sa_scan *scan);
 
 /**
- * Sets every option to its default. Null is ignored.
- */
-void sa_repair_options_init(struct sa_repair_options *options);
-
-/**
- * Sets `struct_size`, and every number to 0. Null is ignored.
- */
-void sa_repair_report_init(struct sa_repair_report *report);
-
-/**
- * Writes a file anew so that every tensor maps without a copy; the bytes of every tensor stay the same.
+ * Writes a repaired copy of a file, in which every tensor maps without a copy. The bytes of every tensor stay the same.
  *
- * Mended are misaligned tensors, a header padded with NUL bytes, holes (in the compact layout) and, if asked for, bytes
- * after the last tensor. A file without any of these is left alone, or copied as it is where there is a destination.
- * Whatever fails, the file at the path is the old one or the new one, whole. Metadata and its order, mode and, where
- * permitted, owner are kept. Memory does not grow with the data: it stays below 8 MiB and five times the bytes of the
- * JSON header.
+ * Repaired are misaligned tensors, a header padded with NUL bytes, gaps (in the compact layout) and, with
+ * `drop_trailing`, bytes after the last tensor. A file without any of these is copied byte for byte. Whatever fails, the
+ * file at the destination is the old one or the new one, complete. Metadata and its order, mode and, where permitted,
+ * owner are kept. Memory use does not grow with the data: it stays below 8 MiB plus five times the size of the header.
  *
- * @param source       NUL-terminated, in the system's encoding. A link is followed where there is a destination.
- * @param destination  The path of the repaired file; null to replace the source. A file that is there is replaced,
- *                     unless it is read-only. The source itself, by whatever name, is refused: in place has to be asked
- *                     for, by null.
+ * @param source       NUL-terminated, in the system's encoding. A symbolic link is followed.
+ * @param destination  Path of the repaired file, NUL-terminated, in the system's encoding. An existing file is replaced
+ *                     unless it is read-only. The source itself, by whatever name, is refused; see
+ *                     `sa_repair_in_place`.
  * @param options      Null for the defaults.
- * @param report       Null, or a report to fill.
- * @return `SA_ERR_REFUSED` for what could harm something, with the way out in the message: a symbolic link, a file with
- *         other hard links, an entry of a cache that names files by their content, a read-only file or folder, a
- *         destination that is the source, trailing bytes that would be lost, too little free space. `SA_ERR_UNSUPPORTED`
- *         for a file that has to be laid out anew and has a dtype that the format does not know. `SA_ERR_CHANGED` if somebody wrote to the source meanwhile;
- *         nothing was replaced. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and what `sa_file_open` returns
- *         for a file that is broken.
+ * @param report       Null, or receives the report.
+ * @param error        Null, or receives the error.
+ * @return `SA_ERR_REFUSED`, with the alternative in the message, if the destination is the source, is read-only, is in a
+ *         read-only directory or in a content-addressed cache, if trailing bytes would be lost, or if there is too
+ *         little free space. `SA_ERR_UNSUPPORTED` for a file that needs a new layout and has a dtype that is not part of
+ *         the format. `SA_ERR_CHANGED` if the source was modified during the call; then nothing was replaced.
+ *         `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of `sa_file_open` for a malformed file.
  */
 sa_status sa_repair_file(const char *source,
                          const char *destination,
@@ -1548,28 +1886,86 @@ sa_status sa_repair_file(const char *source,
                          struct sa_error *error);
 
 /**
- * Sets `struct_size`, and every number to 0. Null is ignored.
+ * Replaces a file by a repaired one, as `sa_repair_file`. A file that needs no repair is not written.
+ *
+ * @param path     NUL-terminated, in the system's encoding.
+ * @param options  Null for the defaults.
+ * @param report   Null, or receives the report.
+ * @param error    Null, or receives the error.
+ * @return As `sa_repair_file`. `SA_ERR_REFUSED` also for a symbolic link and for a file with other hard links.
  */
-void sa_overlay_report_init(struct sa_overlay_report *report);
+sa_status sa_repair_in_place(const char *path,
+                             const struct sa_repair_options *options,
+                             struct sa_repair_report *report,
+                             struct sa_error *error);
 
 /**
- * Makes a folder that loads in place of a bundle, which stays as it is: every misaligned file is written repaired, and
- * everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a symbolic link.
+ * Writes the misaligned tensors of a model, aligned, into a file in a cache directory. The source is not changed.
  *
- * Run again, it does only what is missing or stale. It replaces and removes nothing but its own links, and files that are
- * still those that it wrote. Two at once: the second waits for the first. For one file that is to
- * be opened there is `SA_UNALIGNED_OVERLAY`.
+ * Pass the path of that file as `sa_open_options.aligned_cache` to open the model with both files mapped, each tensor
+ * taken from where it is aligned. Unlike that of a copy, the memory then belongs to a file and can be evicted. The cache
+ * file holds the misaligned tensors only, and is itself a valid safetensors file.
  *
- * @param bundle   The folder, NUL-terminated, in the system's encoding.
- * @param output   The folder to make, elsewhere: empty, missing, or an overlay of this bundle.
- * @param options  Null for the defaults; `force` and `dry_run` have to be 0.
- * @param report   Null, or a report to fill.
- * @return `SA_ERR_REFUSED` for an output with other content, or where something else has taken the place of a link or a
- *         file of the overlay, or within the bundle or around it, and for too little free space: nothing was touched; `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+ * The metadata of the cache file records the size, modification time, device and inode of the source and a hash of its
+ * header, but no hash of its data. The name of the file depends on the real path of the source only: a stale file is
+ * replaced, one that is up to date is kept, and nothing else in the directory is touched. Concurrent calls for the same
+ * source are serialised. Files for sources that no longer exist are left for the caller to remove.
+ *
+ * @param source     A file, or a bundle as for `sa_bundle_open`; NUL-terminated, in the system's encoding.
+ * @param directory  The cache directory, not that of the source. It is created if it is missing.
+ * @param options    Null for the defaults.
+ * @param cache      Receives the cache, to be freed with `sa_aligned_cache_free`.
+ * @param error      Null, or receives the error.
+ * @return `SA_ERR_REFUSED` if the directory is that of the source, or has too little free space. `SA_ERR_CHANGED` if the
+ *         source was modified during the call. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of
+ *         opening the source. Whatever fails, the cache file is the old one or the new one, complete.
+ */
+sa_status sa_aligned_cache_write(const char *source,
+                                 const char *directory,
+                                 const struct sa_aligned_cache_options *options,
+                                 struct sa_aligned_cache **cache,
+                                 struct sa_error *error);
+
+/**
+ * The path of the cache file, NUL-terminated, in the system's encoding; null for null. Valid until the cache is freed.
+ */
+const char *sa_aligned_cache_path(const struct sa_aligned_cache *cache);
+
+/**
+ * Describes the cache file.
+ *
+ * @param cache   The cache.
+ * @param report  Receives the report.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_aligned_cache_get(const struct sa_aligned_cache *cache,
+                               struct sa_aligned_cache_report *report,
+                               struct sa_error *error);
+
+/**
+ * Frees a cache. The file stays. Null is ignored.
+ */
+void sa_aligned_cache_free(struct sa_aligned_cache *cache);
+
+/**
+ * Makes a directory that loads in place of a bundle: every misaligned file is written repaired, and everything else
+ * (aligned files, configuration, tokenizer, index, subdirectories without misaligned files) is a symbolic link. The
+ * bundle is not changed. For loaders that do not use this library; see `sa_aligned_cache_write` otherwise.
+ *
+ * A second call only writes what is missing or stale. It replaces and removes nothing but its own links and the files
+ * that it wrote and that were not modified since. Concurrent calls are serialised.
+ *
+ * @param bundle   The directory, NUL-terminated, in the system's encoding.
+ * @param output   The directory to make: missing, empty, or an overlay of this bundle, and not inside the bundle.
+ * @param options  Null for the defaults.
+ * @param report   Null, or receives the report.
+ * @param error    Null, or receives the error.
+ * @return `SA_ERR_REFUSED` if the output has other content, is inside the bundle or contains it, or if there is too little
+ *         free space; then nothing was changed. `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
  */
 sa_status sa_overlay_bundle(const char *bundle,
                             const char *output,
-                            const struct sa_repair_options *options,
+                            const struct sa_overlay_options *options,
                             struct sa_overlay_report *report,
                             struct sa_error *error);
 

@@ -1,15 +1,19 @@
 /*
  * safealign for C++17: owning types over safealign.h, header only. It adds nothing to the ABI.
  *
- * Conventions, beside those of safealign.h
+ * Conventions, in addition to those of safealign.h
  *
- *  1. What can fail returns a Result, which says why. Nothing here throws but value_or_throw(), an allocation that
- *     finds no memory, and what a progress callback of yours throws. All of it also compiles with -fno-exceptions and
- *     -fno-rtti; value_or_throw() and Exception are then not there.
- *  2. File, Plan and Writer are move-only. One that was moved from, or made by no open(), is empty: it counts 0 tensors
- *     and its calls give Status::InvalidArgument. A View is counted: a copy costs one atomic increment.
- *  3. Texts and spans handed out belong to the object that they came from; each comment says how long they live.
- *  4. Const calls on one object are safe from several threads at once; other calls are not, unless the comment says so.
+ *  1. A call that can fail returns a Result, which holds a value or an Error. Nothing here throws except
+ *     value_or_throw(), an allocation that fails, and a progress callback of the caller. Everything compiles with
+ *     -fno-exceptions and -fno-rtti; value_or_throw() and Exception are then not available. Result is the same type
+ *     either way: translation units with and without exceptions may be linked together.
+ *  2. File, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it has 0
+ *     tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
+ *     increment.
+ *  3. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
+ *     are valid.
+ *  4. Const calls on one object may be made from several threads at once. Other calls may not, unless the comment says
+ *     so.
  */
 
 #ifndef SAFEALIGN_HPP
@@ -17,11 +21,13 @@
 
 #include "safealign.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -32,7 +38,7 @@
 #include <variant>
 #include <vector>
 
-// A program may have source files with and without exceptions: what differs between them gets names that differ.
+// A program may have translation units with and without exceptions: what differs between them has different names.
 #if defined(__cpp_exceptions)
 #define SAFEALIGN_EXCEPTIONS 1
 #define SAFEALIGN_VARIANT with_exceptions
@@ -47,11 +53,18 @@
 #if __has_include(<ranges>)
 #include <ranges>
 #endif
+#if __has_include(<span>)
+#include <span>
+#endif
+#endif
+
+#if defined(__STDCPP_FLOAT16_T__) || defined(__STDCPP_BFLOAT16_T__)
+#include <stdfloat>
 #endif
 
 namespace safealign {
 
-/// What a call came to; see sa_status.
+/// The result of a call; see sa_status.
 enum class Status : std::int32_t {
     Ok = SA_OK,
     InvalidArgument = SA_ERR_INVALID_ARGUMENT,
@@ -96,7 +109,7 @@ enum class Dtype : std::int32_t {
     F6_E3M2 = SA_DTYPE_F6_E3M2,
 };
 
-/// How tensors are made to stand on aligned offsets; see sa_layout.
+/// The data layout of a file; see sa_layout.
 enum class Layout : std::int32_t { Compact = SA_LAYOUT_COMPACT, Padded = SA_LAYOUT_PADDED };
 
 /// Whether a write waits until the file is on the disk; see sa_durability.
@@ -105,13 +118,11 @@ enum class Durability : std::int32_t { Durable = SA_DURABLE, NotDurable = SA_NOT
 /// How a file is mapped; see sa_map_mode.
 enum class MapMode : std::int32_t { Shared = SA_MAP_SHARED, CopyOnWrite = SA_MAP_COPY_ON_WRITE };
 
-/// What mapping a misaligned tensor gives; see sa_unaligned.
+/// How a misaligned tensor is mapped; see sa_unaligned.
 enum class Unaligned : std::int32_t {
     Copy = SA_UNALIGNED_COPY,
     Error = SA_UNALIGNED_ERROR,
     Borrow = SA_UNALIGNED_BORROW,
-    /// Needs an overlay_dir.
-    Overlay = SA_UNALIGNED_OVERLAY,
 };
 
 /// What opening does about the pages of the file that are not in memory yet; see sa_read_ahead.
@@ -121,7 +132,7 @@ enum class ReadAhead : std::int32_t {
     Background = SA_READ_AHEAD_BACKGROUND,
 };
 
-/// What stands between the end of the JSON and the data section; see sa_header_padding.
+/// What is between the end of the JSON and the data section; see sa_header_padding.
 enum class HeaderPadding : std::int32_t {
     None = SA_HEADER_PADDING_NONE,
     Spaces = SA_HEADER_PADDING_SPACES,
@@ -129,7 +140,7 @@ enum class HeaderPadding : std::int32_t {
     Nul = SA_HEADER_PADDING_NUL,
 };
 
-/// What came of a repair; see sa_repair_action.
+/// A repair outcome; see sa_repair_action.
 enum class RepairAction : std::int32_t {
     Untouched = SA_REPAIR_UNTOUCHED,
     Copied = SA_REPAIR_COPIED,
@@ -137,7 +148,11 @@ enum class RepairAction : std::int32_t {
 };
 
 /// Where a view's bytes are; see sa_origin.
-enum class Origin : std::int32_t { Mapped = SA_ORIGIN_MAPPED, Copied = SA_ORIGIN_COPIED };
+enum class Origin : std::int32_t {
+    Mapped = SA_ORIGIN_MAPPED,
+    Copied = SA_ORIGIN_COPIED,
+    Cached = SA_ORIGIN_CACHED,
+};
 
 /// How a view's bytes will be used; see sa_advice.
 enum class Advice : std::int32_t {
@@ -147,28 +162,28 @@ enum class Advice : std::int32_t {
     Sequential = SA_ADVICE_SEQUENTIAL,
 };
 
-/// The name of the status in the C header, such as "SA_ERR_FORMAT". Never freed.
+/// The name of the status in the C header, such as "SA_ERR_FORMAT". Always valid.
 [[nodiscard]] inline std::string_view name(Status status) noexcept {
     return sa_status_name(static_cast<std::int32_t>(status));
 }
 
-/// The name of the dtype as it stands in a file, such as "BF16". Never freed.
+/// The name of the dtype as it is written in a file, such as "BF16". Always valid.
 [[nodiscard]] inline std::string_view name(Dtype dtype) noexcept {
     return sa_dtype_name(static_cast<std::int32_t>(dtype));
 }
 
-/// Bits of an element: 4, 6, 8, 16, 32 or 64.
+/// Size of an element in bits: 4, 6, 8, 16, 32 or 64.
 [[nodiscard]] inline std::uint32_t bits(Dtype dtype) noexcept {
     return sa_dtype_bits(static_cast<std::int32_t>(dtype));
 }
 
-/// Why a call failed.
+/// Describes a failure.
 struct Error {
     Status status = Status::Ok;
-    /// The system's error number (errno), 0 where no system call failed.
+    /// The system's error number (errno); 0 if no system call failed.
     int os_error = 0;
-    /// Lower case; names the file, the tensor in backticks, and the numbers.
-    std::string message;
+    /// In lower case. Names the file and the tensor, and gives the numbers.
+    std::string message = {};
 };
 
 #if SAFEALIGN_EXCEPTIONS
@@ -186,9 +201,23 @@ private:
 };
 #endif
 
+inline namespace SAFEALIGN_VARIANT {
+namespace detail_of_errors {
+
+#if SAFEALIGN_EXCEPTIONS
+struct Raise {
+    [[noreturn]] static void raise(const Error& error) { throw Exception(error); }
+};
+#else
+struct Raise;  // incomplete: value_or_throw() does not compile without exceptions
+#endif
+
+}  // namespace detail_of_errors
+}  // namespace SAFEALIGN_VARIANT
+
 namespace detail {
 
-// Asking a failure for its value has no answer, and going on would be undefined.
+// The value of a failure: continuing would be undefined behaviour.
 [[noreturn]] inline void no_value(const Error& error) noexcept {
     std::fprintf(stderr, "safealign: value() of a failed call: %s\n", error.message.c_str());
     std::abort();
@@ -201,9 +230,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// A value, or why there is none.
+/// A value, or the error that a call failed with.
 ///
-/// Ask it first: value() of a failure and error() of a success end the program with a message.
+/// Check it first: value() of a failure and error() of a success abort the program with a message.
 template <typename T>
 class [[nodiscard]] Result {
 public:
@@ -241,35 +270,35 @@ public:
         detail::no_error();
     }
 
-#if SAFEALIGN_EXCEPTIONS
-    /// The value; throws Exception where there is none.
+    /// The value; throws Exception if there is none. A template, so that Result is the same type without exceptions.
+    template <typename Raise = detail_of_errors::Raise>
     T& value_or_throw() & {
-        throw_error();
+        check<Raise>();
         return value();
     }
+    template <typename Raise = detail_of_errors::Raise>
     const T& value_or_throw() const& {
-        throw_error();
+        check<Raise>();
         return value();
     }
+    template <typename Raise = detail_of_errors::Raise>
     T value_or_throw() && {
-        throw_error();
+        check<Raise>();
         return std::move(value());
     }
-#endif
 
 private:
-#if SAFEALIGN_EXCEPTIONS
-    void throw_error() const {
+    template <typename Raise>
+    void check() const {
         if (!has_value()) {
-            throw Exception(error());
+            Raise::raise(error());
         }
     }
-#endif
 
     std::variant<T, Error> held_;
 };
 
-/// Success, or why not.
+/// Success, or the error that a call failed with.
 template <>
 class [[nodiscard]] Result<void> {
 public:
@@ -292,19 +321,18 @@ public:
         detail::no_error();
     }
 
-#if SAFEALIGN_EXCEPTIONS
+    template <typename Raise = detail_of_errors::Raise>
     void value_or_throw() const {
         if (error_) {
-            throw Exception(*error_);
+            Raise::raise(*error_);
         }
     }
-#endif
 
 private:
-    std::optional<Error> error_;
+    std::optional<Error> error_ = std::nullopt;
 };
 
-/// Elements that belong to somebody else: a pointer and a count. Becomes a std::span where there is one.
+/// Elements that belong to another object: a pointer and a count. Converts to a std::span.
 template <typename T>
 class Span {
     template <typename Container>
@@ -319,7 +347,7 @@ public:
     constexpr Span() noexcept = default;
     constexpr Span(T* data, std::size_t size) noexcept : data_(data), size_(size) {}
 
-    /// From anything contiguous: a vector, an array, a std::span. It has to outlive the span.
+    /// From any contiguous container: a vector, an array, a std::span. It must outlive the span.
     template <typename Container,
               typename = std::enable_if_t<
                   !std::is_same_v<std::remove_cv_t<std::remove_reference_t<Container>>, Span> &&
@@ -332,133 +360,176 @@ public:
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
     [[nodiscard]] constexpr T* begin() const noexcept { return data_; }
     [[nodiscard]] constexpr T* end() const noexcept { return data_ + size_; }
-    /// Not checked: the index has to be less than size().
+    /// Not checked: the index must be less than size().
     [[nodiscard]] constexpr T& operator[](std::size_t index) const { return data_[index]; }
+
+    /// Whether both have the same number of elements, and equal ones.
+    template <typename U>
+    [[nodiscard]] friend constexpr bool operator==(const Span& a, const Span<U>& b) {
+        if (a.size() != b.size()) {
+            return false;
+        }
+        for (std::size_t index = 0; index < a.size(); ++index) {
+            if (!(a[index] == b[index])) {
+                return false;
+            }
+        }
+        return true;
+    }
+    template <typename U>
+    [[nodiscard]] friend constexpr bool operator!=(const Span& a, const Span<U>& b) {
+        return !(a == b);
+    }
 
 private:
     T* data_ = nullptr;
     std::size_t size_ = 0;
 };
 
-/// Bytes that belong to somebody else.
+namespace detail {
+
+// Whether a temporary of this type does not own its elements.
+template <typename T>
+struct IsView : std::false_type {};
+template <typename T>
+struct IsView<Span<T>> : std::true_type {};
+template <typename T>
+struct IsView<std::basic_string_view<T>> : std::true_type {};
+template <typename T>
+struct IsView<std::initializer_list<T>> : std::false_type {};
+#if defined(__cpp_lib_span)
+template <typename T, std::size_t extent>
+struct IsView<std::span<T, extent>> : std::true_type {};
+#endif
+
+}  // namespace detail
+
+/// Bytes that belong to another object.
 using Bytes = Span<const std::byte>;
 
-/// The bytes of an object's elements: of a vector, an array, a std::span of numbers. It has to outlive them.
+/// The bytes of a container's elements: a vector, an array or a std::span of numbers. It must outlive them.
 template <typename Container>
 [[nodiscard]] Bytes bytes_of(const Container& elements) noexcept {
     using Element = std::remove_reference_t<decltype(*std::data(elements))>;
-    static_assert(std::is_trivially_copyable_v<Element>, "only plain elements are their bytes");
+    static_assert(std::is_trivially_copyable_v<Element>, "the elements must be trivially copyable");
     return {reinterpret_cast<const std::byte*>(std::data(elements)), std::size(elements) * sizeof(Element)};
 }
 
-/// `nbytes` bytes from `data` on.
+/// Not for a temporary container, which would be destroyed before its bytes are used.
+template <typename Container, typename = std::enable_if_t<!std::is_lvalue_reference_v<Container> &&
+                                                          !detail::IsView<std::remove_cv_t<Container>>::value>>
+Bytes bytes_of(Container&& elements) = delete;
+
+/// `nbytes` bytes, starting at `data`.
 [[nodiscard]] inline Bytes bytes_of(const void* data, std::size_t nbytes) noexcept {
     return {static_cast<const std::byte*>(data), nbytes};
 }
 
-/// A tensor to be written. The name and the data are borrowed, and have to last until the call returns.
+/// A tensor to be written. It owns its name and shape. The data is borrowed and must be valid until the call returns.
 struct Tensor {
-    /// UTF-8, without a NUL byte, not `__metadata__`, unlike every other name of the file. May be empty.
-    std::string_view name;
+    /// UTF-8 without a NUL byte; not `__metadata__`; unique in the file. May be empty.
+    std::string name = {};
     Dtype dtype = Dtype::U8;
-    /// Elements in each dimension; empty for a scalar. Owned, so that a braced list does not dangle.
-    std::vector<std::uint64_t> shape;
-    /// The elements in row-major order, little-endian, at any address; as many bytes as dtype and shape make.
-    Bytes data;
+    /// Sizes in elements; empty for a scalar.
+    std::vector<std::uint64_t> shape = {};
+    /// The elements in row-major order, little-endian, at any address. Their size must match dtype and shape.
+    Bytes data = {};
 };
 
-/// A tensor whose data comes later, or through a stream of the caller's. The name is borrowed for the call.
+/// A tensor whose data is written later, or through a stream of the caller.
 struct TensorSpec {
     /// As in Tensor.
-    std::string_view name;
+    std::string name = {};
     Dtype dtype = Dtype::U8;
-    /// Elements in each dimension; empty for a scalar.
-    std::vector<std::uint64_t> shape;
-    /// Bytes of data; has to be what dtype and shape make.
-    std::size_t nbytes = 0;
+    /// Sizes in elements; empty for a scalar.
+    std::vector<std::uint64_t> shape = {};
+    /// Size of the data in bytes. If it is left out, it is computed from dtype and shape; otherwise it must match them.
+    std::optional<std::size_t> nbytes = std::nullopt;
 };
 
 /// Keys and values, in order.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Called while a file is written, on the thread that writes, with the bytes done and the bytes in all. True to go on;
-/// false cancels, and the target stays as it was.
+/// Called while a file is written, on the thread that made the call, with the bytes done and the total. Return true to
+/// continue; false cancels the call, and the file at the path stays as it was.
 ///
-/// What it throws cancels too, and comes out of write_aligned(), repair() or overlay_bundle() once the library's frames are gone.
+/// An exception that it throws also cancels the call, and is rethrown to the caller. For a Writer it must not throw.
 using Progress = std::function<bool(std::uint64_t bytes_done, std::uint64_t bytes_total)>;
+
+/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
+/// with the file's path and the reason. It must not throw.
+using Warning = std::function<void(std::string_view path, std::string_view message)>;
 
 namespace detail {
 
-template <typename Options, void (*init)(Options*)>
-Options initialised() noexcept {
-    Options options;
-    init(&options);
-    return options;
-}
-
-inline sa_write_options write_defaults() noexcept {
-    return initialised<sa_write_options, sa_write_options_init>();
-}
-
-inline sa_open_options open_defaults() noexcept {
-    return initialised<sa_open_options, sa_open_options_init>();
-}
-
-inline sa_scan_options scan_defaults() noexcept {
-    return initialised<sa_scan_options, sa_scan_options_init>();
-}
-
-inline sa_repair_options repair_defaults() noexcept {
-    return initialised<sa_repair_options, sa_repair_options_init>();
+// A struct of the C API, initialised.
+template <typename Struct>
+Struct initialised() noexcept {
+    Struct value;
+    SA_INIT(&value);
+    return value;
 }
 
 }  // namespace detail
 
-/// How to write.
+/// Write options. Alignments are in bytes: a power of two from 8 to 2097152.
 struct WriteOptions {
-    /// In bytes: a power of two from 8 to 2097152; 64 by default.
-    std::uint64_t alignment = detail::write_defaults().alignment;
-    Layout layout = static_cast<Layout>(detail::write_defaults().layout);
-    Durability durability = static_cast<Durability>(detail::write_defaults().durability);
-    /// Not called by Writer.
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+    Durability durability = Durability::Durable;
     Progress progress = nullptr;
 };
 
-/// What was written; sizes in bytes.
+/// Options of a Plan.
+struct PlanOptions {
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+};
+
+/// Describes a file that was written; sizes in bytes. See sa_write_report.
 struct WriteReport {
     std::uint64_t file_size = 0;
-    /// Where the data section starts.
+    /// Start of the data section.
     std::uint64_t data_start = 0;
-    /// Zero bytes between tensors, in all; 0 in the compact layout.
-    std::uint64_t padding = 0;
+    /// Zero bytes in gaps between tensors; 0 in the compact layout.
+    std::uint64_t gap_bytes = 0;
     std::uint64_t tensors = 0;
-    /// Tensors whose place in the file is not their place in the input.
+    /// Tensors whose position in the file is not their position in the input.
     std::uint64_t tensors_moved = 0;
 };
 
-/// Where one tensor goes; in bytes.
+/// The position of a tensor in a file; in bytes. See sa_placement.
 struct Placement {
-    /// Position of the tensor in the list that the plan was made from.
+    /// Index of the tensor in the list that the plan or the writer was made from.
     std::size_t input_index = 0;
-    /// Its first byte, counted from the start of the file.
+    /// From the start of the file.
     std::uint64_t offset = 0;
     std::uint64_t nbytes = 0;
     /// Zero bytes to write before it.
-    std::uint64_t padding_before = 0;
+    std::uint64_t gap_before = 0;
 };
 
-/// How to open a file.
+/// Bytes of a tensor that have not been written yet.
+struct Missing {
+    /// Index of the tensor in the list given to Writer::open().
+    std::size_t index = 0;
+    /// In bytes from the start of the tensor.
+    std::uint64_t offset = 0;
+    std::uint64_t nbytes = 0;
+};
+
+/// Options for opening a file.
 struct OpenOptions {
-    MapMode map_mode = static_cast<MapMode>(detail::open_defaults().map_mode);
-    Unaligned unaligned = static_cast<Unaligned>(detail::open_defaults().unaligned);
-    ReadAhead read_ahead = static_cast<ReadAhead>(detail::open_defaults().read_ahead);
-    /// Refuse everything that the reference reader refuses.
-    bool strict = detail::open_defaults().strict != 0;
-    /// The folder of the twins of Unaligned::Overlay.
-    std::string overlay_dir = {};
+    MapMode map_mode = MapMode::Shared;
+    Unaligned unaligned = Unaligned::Copy;
+    ReadAhead read_ahead = ReadAhead::None;
+    /// Reject everything that the reference reader rejects.
+    bool strict = false;
+    /// Path of a file made by write_aligned_cache(), or empty.
+    std::string aligned_cache = {};
 };
 
-/// What is known of an open file, and what was handed out of it so far; see sa_stats.
+/// Counts of an open file, and of what has been handed out of it; see sa_stats.
 struct Stats {
     std::uint64_t file_size = 0;
     std::uint64_t tensors = 0;
@@ -472,23 +543,23 @@ struct Stats {
     std::uint64_t gap_bytes = 0;
     std::uint64_t trailing_bytes = 0;
     HeaderPadding header_padding = HeaderPadding::None;
-    /// False if the file system cannot map, and the file was read into memory.
+    /// False if the file was read into memory because its file system cannot map, or was opened from memory.
     bool is_mapped = false;
 };
 
-/// What a file has of one dtype; sizes in bytes.
+/// The tensors of one dtype in a file; sizes in bytes.
 struct DtypeUse {
-    /// As it stands in the header.
-    std::string name;
-    /// Nothing for one that the format does not know.
-    std::optional<Dtype> dtype;
+    /// As it is written in the header.
+    std::string name = {};
+    /// Empty for a dtype that is not part of the format.
+    std::optional<Dtype> dtype = std::nullopt;
     std::uint64_t tensors = 0;
     std::uint64_t bytes = 0;
     std::uint64_t misaligned_tensors = 0;
     std::uint64_t misaligned_bytes = 0;
 };
 
-/// What the header says of a file; sizes in bytes. See sa_scan_report.
+/// The layout of a file, from its header; sizes in bytes. See sa_scan_report.
 struct ScanReport {
     std::uint64_t file_size = 0;
     std::uint64_t header_len = 0;
@@ -498,59 +569,91 @@ struct ScanReport {
     std::uint64_t misaligned_tensors = 0;
     /// What a loader that maps has to copy.
     std::uint64_t misaligned_bytes = 0;
-    /// Tensors that do not stand on a multiple of the alignment that was asked about.
+    /// Tensors whose offset is not a multiple of the alignment that was asked for.
     std::uint64_t tensors_below_alignment = 0;
     std::uint64_t gaps = 0;
     std::uint64_t gap_bytes = 0;
     std::uint64_t trailing_bytes = 0;
     std::uint64_t unknown_dtype_tensors = 0;
     HeaderPadding header_padding = HeaderPadding::None;
-    /// Why the reference reader would not open the file, and the same in a word such as "HOLE"; empty if it would.
-    std::string nonconforming;
-    std::string nonconforming_reason;
+    /// Why the reference reader would reject the file, as a message and as a code such as "HOLE"; empty if it would not.
+    std::string nonconforming = {};
+    std::string nonconforming_reason = {};
     /// Most bytes first.
-    std::vector<DtypeUse> dtypes;
+    std::vector<DtypeUse> dtypes = {};
 
     /// Whether the reference reader would open the file.
     [[nodiscard]] bool conforms() const noexcept { return nonconforming_reason.empty(); }
 };
 
-/// How to repair, and how an overlay is made.
+/// Repair options; see sa_repair_options.
 struct RepairOptions {
-    /// In bytes: a power of two from 8 to 2097152; 64 by default.
-    std::uint64_t alignment = detail::repair_defaults().alignment;
-    Layout layout = static_cast<Layout>(detail::repair_defaults().layout);
-    Durability durability = static_cast<Durability>(detail::repair_defaults().durability);
-    /// Read back every tensor and compare it with the source's before the file is put in place.
-    bool compare = detail::repair_defaults().compare != 0;
-    /// Leave out bytes after the last tensor; without it a file that would lose some is refused.
-    bool drop_trailing = detail::repair_defaults().drop_trailing != 0;
-    /// Lay the file out anew even where nothing is wrong with it. Not for overlays.
-    bool force = detail::repair_defaults().force != 0;
-    /// Check everything, report what would be done, and do nothing. Not for overlays.
-    bool dry_run = detail::repair_defaults().dry_run != 0;
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+    Durability durability = Durability::Durable;
+    /// Read back every tensor and compare it with the source before the new file is put in place.
+    bool verify = true;
+    /// Drop the bytes after the last tensor. Otherwise a file that has such bytes and needs repair is refused.
+    bool drop_trailing = false;
+    /// Write a new layout even if the file needs no repair.
+    bool force = false;
+    /// Check everything and report what would be done, but write nothing.
+    bool dry_run = false;
     Progress progress = nullptr;
 };
 
-/// What a repair did; sizes in bytes. See sa_repair_report.
+/// Describes a repair; sizes in bytes. See sa_repair_report.
 struct RepairReport {
     RepairAction action = RepairAction::Untouched;
     std::uint64_t tensors = 0;
     std::uint64_t tensors_moved = 0;
-    /// Of the source. None is left.
+    /// Of the source. The new file has none.
     std::uint64_t misaligned_tensors = 0;
     std::uint64_t misaligned_bytes = 0;
     std::uint64_t source_size = 0;
     std::uint64_t source_gap_bytes = 0;
     std::uint64_t source_trailing_bytes = 0;
-    /// Of the file as it is now: at the destination, or in place.
+    /// Of the resulting file: at the destination, or in place.
     std::uint64_t file_size = 0;
     std::uint64_t data_start = 0;
-    std::uint64_t padding = 0;
-    std::uint64_t bytes_compared = 0;
+    std::uint64_t gap_bytes = 0;
+    std::uint64_t bytes_verified = 0;
 };
 
-/// What an overlay has; sizes in bytes. See sa_overlay_report.
+/// Options of write_aligned_cache(); see sa_aligned_cache_options.
+struct AlignedCacheOptions {
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+    Durability durability = Durability::Durable;
+    Progress progress = nullptr;
+};
+
+/// Describes an aligned cache file; sizes in bytes. See sa_aligned_cache_report.
+struct AlignedCache {
+    /// For OpenOptions::aligned_cache.
+    std::string path = {};
+    std::uint64_t file_size = 0;
+    /// Number of tensors in it: those of the source that are misaligned.
+    std::uint64_t tensors = 0;
+    std::uint64_t tensor_bytes = 0;
+    /// False if the file existed already and was up to date.
+    bool is_new = false;
+};
+
+/// Overlay options; see sa_overlay_options.
+struct OverlayOptions {
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+    Durability durability = Durability::Durable;
+    /// Read back every tensor and compare it with the source.
+    bool verify = true;
+    /// Drop the bytes after the last tensor. Otherwise a misaligned file that has such bytes is linked, with a warning.
+    bool drop_trailing = false;
+    Progress progress = nullptr;
+    Warning warning = nullptr;
+};
+
+/// Describes an overlay; sizes in bytes. See sa_overlay_report.
 struct OverlayReport {
     std::uint64_t written = 0;
     std::uint64_t bytes_written = 0;
@@ -558,16 +661,16 @@ struct OverlayReport {
     std::uint64_t bytes_kept = 0;
     std::uint64_t linked = 0;
     std::uint64_t removed = 0;
-    /// Files that could not be mended and were linked, left out, or left in the output; scan the bundle to learn which.
+    /// Number of warnings; see OverlayOptions::warning.
     std::uint64_t warnings = 0;
 };
 
-/// A tensor as the header describes it. Name and shape live as long as the file or any of its views.
+/// A tensor as the header describes it. Name and shape are valid as long as the file or any of its views.
 struct TensorInfo {
-    std::string_view name;
+    std::string_view name = {};
     Dtype dtype = Dtype::U8;
-    Span<const std::uint64_t> shape;
-    /// First byte, counted from the start of the file.
+    Span<const std::uint64_t> shape = {};
+    /// In bytes from the start of the file.
     std::uint64_t offset = 0;
     std::uint64_t nbytes = 0;
     /// Whether a loader that maps has to copy the tensor.
@@ -584,12 +687,12 @@ inline Error invalid(std::string message) {
     return {Status::InvalidArgument, 0, std::move(message)};
 }
 
-// C reads a length of 0 as "ends with a NUL", and an empty view need not point to one.
+// C takes the empty string as a null pointer.
 inline const char* start_of(std::string_view text) noexcept {
-    return text.empty() ? "" : text.data();
+    return text.empty() ? nullptr : text.data();
 }
 
-// Where C takes a text that ends with a NUL. One inside would cut it short, and another file or tensor be meant.
+// A path for C, which ends with a NUL. One inside would cut it short, and name another file.
 inline Result<std::string> terminated(std::string_view text, const char* argument) {
     if (text.find('\0') != std::string_view::npos) {
         return invalid(std::string("`") + argument + "` has a NUL byte");
@@ -597,8 +700,21 @@ inline Result<std::string> terminated(std::string_view text, const char* argumen
     return std::string(text);
 }
 
-inline sa_tensor lowered(std::string_view name, Dtype dtype, const std::vector<std::uint64_t>& shape, const void* data,
-                         std::size_t nbytes) noexcept {
+// The size that dtype and shape make, in bytes; what cannot be counted is more than any size, so that the library
+// reports it.
+inline std::size_t size_of(Dtype dtype, const std::vector<std::uint64_t>& shape) noexcept {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t dimension : shape) {
+        if (dimension != 0 && elements > UINT64_MAX / 64 / dimension) {
+            return std::find(shape.begin(), shape.end(), 0U) == shape.end() ? SIZE_MAX : 0;
+        }
+        elements *= dimension;
+    }
+    return static_cast<std::size_t>(elements * bits(dtype) / 8);
+}
+
+inline sa_tensor lowered(const std::string& name, Dtype dtype, const std::vector<std::uint64_t>& shape,
+                         const void* data, std::size_t nbytes) noexcept {
     sa_tensor tensor{};
     tensor.name = start_of(name);
     tensor.name_len = name.size();
@@ -623,7 +739,8 @@ inline std::vector<sa_tensor> lowered(const std::vector<TensorSpec>& tensors) {
     std::vector<sa_tensor> out;
     out.reserve(tensors.size());
     for (const TensorSpec& tensor : tensors) {
-        out.push_back(lowered(tensor.name, tensor.dtype, tensor.shape, nullptr, tensor.nbytes));
+        const std::size_t nbytes = tensor.nbytes ? *tensor.nbytes : size_of(tensor.dtype, tensor.shape);
+        out.push_back(lowered(tensor.name, tensor.dtype, tensor.shape, nullptr, nbytes));
     }
     return out;
 }
@@ -632,29 +749,56 @@ inline std::vector<sa_metadata> lowered(const Metadata& metadata) {
     std::vector<sa_metadata> out;
     out.reserve(metadata.size());
     for (const auto& [key, value] : metadata) {
-        out.push_back({key.c_str(), value.c_str(), key.size(), value.size()});
+        out.push_back({start_of(key), key.size(), start_of(value), value.size()});
     }
     return out;
 }
 
-inline sa_write_options lowered(const WriteOptions& options) noexcept {
-    sa_write_options out = write_defaults();
+// What the options of several calls have in common.
+template <typename Lowered, typename Options>
+Lowered lowered_layout(const Options& options) noexcept {
+    Lowered out = initialised<Lowered>();
     out.alignment = options.alignment;
     out.layout = static_cast<std::int32_t>(options.layout);
+    return out;
+}
+
+template <typename Lowered, typename Options>
+Lowered lowered_write(const Options& options) noexcept {
+    Lowered out = lowered_layout<Lowered>(options);
     out.durability = static_cast<std::int32_t>(options.durability);
     return out;
 }
 
 inline sa_repair_options lowered(const RepairOptions& options) noexcept {
-    sa_repair_options out = repair_defaults();
-    out.alignment = options.alignment;
-    out.layout = static_cast<std::int32_t>(options.layout);
-    out.durability = static_cast<std::int32_t>(options.durability);
-    out.compare = options.compare ? 1 : 0;
+    sa_repair_options out = lowered_write<sa_repair_options>(options);
+    out.skip_verify = options.verify ? 0 : 1;
     out.drop_trailing = options.drop_trailing ? 1 : 0;
     out.force = options.force ? 1 : 0;
     out.dry_run = options.dry_run ? 1 : 0;
     return out;
+}
+
+inline sa_overlay_options lowered(const OverlayOptions& options) noexcept {
+    sa_overlay_options out = lowered_write<sa_overlay_options>(options);
+    out.skip_verify = options.verify ? 0 : 1;
+    out.drop_trailing = options.drop_trailing ? 1 : 0;
+    return out;
+}
+
+// The path is borrowed from the options.
+inline sa_open_options lowered(const OpenOptions& options) noexcept {
+    sa_open_options out = initialised<sa_open_options>();
+    out.map_mode = static_cast<std::int32_t>(options.map_mode);
+    out.unaligned = static_cast<std::int32_t>(options.unaligned);
+    out.strict = options.strict ? 1 : 0;
+    out.read_ahead = static_cast<std::int32_t>(options.read_ahead);
+    out.aligned_cache = options.aligned_cache.empty() ? nullptr : options.aligned_cache.c_str();
+    return out;
+}
+
+inline Result<void> outcome(sa_status status, const sa_error& error) {
+    return status == SA_OK ? Result<void>() : Result<void>(taken(error));
 }
 
 inline RepairReport taken(const sa_repair_report& report) noexcept {
@@ -669,8 +813,8 @@ inline RepairReport taken(const sa_repair_report& report) noexcept {
     out.source_trailing_bytes = report.source_trailing_bytes;
     out.file_size = report.file_size;
     out.data_start = report.data_start;
-    out.padding = report.padding;
-    out.bytes_compared = report.bytes_compared;
+    out.gap_bytes = report.gap_bytes;
+    out.bytes_verified = report.bytes_verified;
     return out;
 }
 
@@ -695,7 +839,38 @@ inline ScanReport taken(const sa_scan_report& report) {
 }
 
 inline WriteReport taken(const sa_write_report& report) noexcept {
-    return {report.file_size, report.data_start, report.padding, report.tensors, report.tensors_moved};
+    return {report.file_size, report.data_start, report.gap_bytes, report.tensors, report.tensors_moved};
+}
+
+inline Placement taken(const sa_placement& found) noexcept {
+    return {found.input_index, found.offset, found.nbytes, found.gap_before};
+}
+
+inline TensorInfo taken(const sa_tensor_info& found) noexcept {
+    return {{found.name, found.name_len},
+            static_cast<Dtype>(found.dtype),
+            {found.shape, found.rank},
+            found.offset,
+            found.nbytes,
+            found.is_misaligned != 0};
+}
+
+inline Stats taken(const sa_stats& found) noexcept {
+    Stats stats;
+    stats.file_size = found.file_size;
+    stats.tensors = found.tensors;
+    stats.misaligned_tensors = found.misaligned_tensors;
+    stats.misaligned_bytes = found.misaligned_bytes;
+    stats.tensors_mapped = found.tensors_mapped;
+    stats.bytes_mapped = found.bytes_mapped;
+    stats.tensors_copied = found.tensors_copied;
+    stats.bytes_copied = found.bytes_copied;
+    stats.gaps = found.gaps;
+    stats.gap_bytes = found.gap_bytes;
+    stats.trailing_bytes = found.trailing_bytes;
+    stats.header_padding = static_cast<HeaderPadding>(found.header_padding);
+    stats.is_mapped = found.is_mapped != 0;
+    return stats;
 }
 
 struct FreeFile {
@@ -707,8 +882,11 @@ struct FreePlan {
 struct FreeScan {
     void operator()(sa_scan* scan) const noexcept { sa_scan_free(scan); }
 };
-struct AbortWriter {
-    void operator()(sa_writer* writer) const noexcept { sa_writer_abort(writer); }
+struct FreeWriter {
+    void operator()(sa_writer* writer) const noexcept { sa_writer_free(writer); }
+};
+struct FreeAlignedCache {
+    void operator()(sa_aligned_cache* cache) const noexcept { sa_aligned_cache_free(cache); }
 };
 struct ReleaseView {
     void operator()(void* owner) const noexcept { sa_view_release(owner); }
@@ -716,30 +894,26 @@ struct ReleaseView {
 
 }  // namespace detail
 
-/// The dtype of a name such as "BF16"; case matters. Status::Unsupported if the format has no such dtype.
+/// The dtype with a name such as "BF16". Case matters. Status::Unsupported if the format has no such dtype.
 [[nodiscard]] inline Result<Dtype> dtype_from_name(std::string_view name) {
-    const Result<std::string> text = detail::terminated(name, "name");
-    if (!text) {
-        return text.error();
-    }
     sa_error error;
     std::int32_t dtype = 0;
-    if (sa_dtype_from_name(text->c_str(), &dtype, &error) != SA_OK) {
+    if (sa_dtype_from_name(detail::start_of(name), name.size(), &dtype, &error) != SA_OK) {
         return detail::taken(error);
     }
     return static_cast<Dtype>(dtype);
 }
 
-/// What the header says of a file: which tensors a loader that maps has to copy, and what is odd. Never reads the data.
+/// The layout of a file: which tensors a loader that maps has to copy, and what the reference reader would reject. Reads
+/// the header, never the data.
 ///
-/// @param alignment  What ScanReport::tensors_below_alignment is about, in bytes: a power of two from 8 to 2097152.
-[[nodiscard]] inline Result<ScanReport> scan(std::string_view path,
-                                             std::uint64_t alignment = detail::scan_defaults().alignment) {
+/// @param alignment  For ScanReport::tensors_below_alignment, in bytes: a power of two from 8 to 2097152.
+[[nodiscard]] inline Result<ScanReport> scan(std::string_view path, std::uint64_t alignment = 64) {
     const Result<std::string> source = detail::terminated(path, "path");
     if (!source) {
         return source.error();
     }
-    sa_scan_options options = detail::scan_defaults();
+    auto options = detail::initialised<sa_scan_options>();
     options.alignment = alignment;
     sa_scan* made = nullptr;
     sa_error error;
@@ -747,16 +921,14 @@ struct ReleaseView {
         return detail::taken(error);
     }
     const std::unique_ptr<sa_scan, detail::FreeScan> scan(made);
-    sa_scan_report found;
-    sa_scan_report_init(&found);
+    auto found = detail::initialised<sa_scan_report>();
     if (sa_scan_get(scan.get(), &found, &error) != SA_OK) {
         return detail::taken(error);
     }
     ScanReport report = detail::taken(found);
     report.dtypes.reserve(found.dtypes);
     for (std::size_t index = 0; index < found.dtypes; ++index) {
-        sa_scan_dtype row;
-        sa_scan_dtype_init(&row);
+        auto row = detail::initialised<sa_scan_dtype>();
         if (sa_scan_dtype_at(scan.get(), index, &row, &error) != SA_OK) {
             return detail::taken(error);
         }
@@ -778,11 +950,11 @@ inline namespace SAFEALIGN_VARIANT {
 
 namespace detail_of_progress {
 
-// Carries a progress callback, and what it throws, over the C frames between it and the caller.
+// Carries a progress callback, and the exception that it throws, over the C frames between it and the caller.
 struct ProgressCall {
-    const Progress* progress;
+    const Progress* progress = nullptr;
 #if SAFEALIGN_EXCEPTIONS
-    std::exception_ptr thrown;
+    std::exception_ptr thrown = nullptr;
 #endif
 
     static int step(void* context, std::uint64_t done, std::uint64_t total) noexcept {
@@ -798,14 +970,62 @@ struct ProgressCall {
         return (*call->progress)(done, total) ? 0 : 1;
 #endif
     }
+
+    // Puts the callback of some options into those of C. This object must outlive the call.
+    template <typename Lowered>
+    void attach(const Progress& callback, Lowered& options) noexcept {
+        if (callback) {
+            progress = &callback;
+            options.progress = step;
+            options.progress_context = this;
+        }
+    }
+
+    void rethrow() const {
+#if SAFEALIGN_EXCEPTIONS
+        if (thrown) {
+            std::rethrow_exception(thrown);
+        }
+#endif
+    }
 };
+
+inline void warn(void* context, const char* path, const char* message) noexcept {
+    (*static_cast<const Warning*>(context))(path, message);
+}
+
+// A repair to a destination, or in place without one.
+inline Result<RepairReport> repair(std::string_view source, const std::string_view* destination,
+                                   const RepairOptions& options) {
+    const Result<std::string> from = detail::terminated(source, destination == nullptr ? "path" : "source");
+    if (!from) {
+        return from.error();
+    }
+    const Result<std::string> to = detail::terminated(destination ? *destination : "", "destination");
+    if (!to) {
+        return to.error();
+    }
+    sa_repair_options c_options = detail::lowered(options);
+    ProgressCall call;
+    call.attach(options.progress, c_options);
+    auto report = detail::initialised<sa_repair_report>();
+    sa_error error;
+    const sa_status status = destination == nullptr
+                                 ? sa_repair_in_place(from->c_str(), &c_options, &report, &error)
+                                 : sa_repair_file(from->c_str(), to->c_str(), &c_options, &report, &error);
+    call.rethrow();
+    if (status != SA_OK) {
+        return detail::taken(error);
+    }
+    return detail::taken(report);
+}
 
 }  // namespace detail_of_progress
 
-/// Writes a file whose tensors all stand on multiples of their dtype width, so that a loader can map every one.
+/// Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
 ///
-/// Whatever fails, the file at `path` is the old one or the new one, whole; a file that is mapped may be saved over. See
-/// sa_write_aligned for the statuses.
+/// Whatever fails, the file at `path` is the old one or the new one, complete. A file may be replaced while it is mapped.
+/// See sa_write_aligned for the statuses.
 [[nodiscard]] inline Result<WriteReport> write_aligned(std::string_view path, const std::vector<Tensor>& tensors,
                                                        const Metadata& metadata = {},
                                                        const WriteOptions& options = {}) {
@@ -815,72 +1035,67 @@ struct ProgressCall {
     }
     const std::vector<sa_tensor> c_tensors = detail::lowered(tensors);
     const std::vector<sa_metadata> c_metadata = detail::lowered(metadata);
-    sa_write_options c_options = detail::lowered(options);
-    detail_of_progress::ProgressCall call{};
-    if (options.progress) {
-        call.progress = &options.progress;
-        c_options.progress = detail_of_progress::ProgressCall::step;
-        c_options.progress_context = &call;
-    }
-    sa_write_report report;
-    sa_write_report_init(&report);
+    auto c_options = detail::lowered_write<sa_write_options>(options);
+    detail_of_progress::ProgressCall call;
+    call.attach(options.progress, c_options);
+    auto report = detail::initialised<sa_write_report>();
     sa_error error;
     const sa_status status = sa_write_aligned(target->c_str(), c_tensors.data(), c_tensors.size(), c_metadata.data(),
                                               c_metadata.size(), &c_options, &report, &error);
-#if SAFEALIGN_EXCEPTIONS
-    if (call.thrown) {
-        std::rethrow_exception(call.thrown);
-    }
-#endif
+    call.rethrow();
     if (status != SA_OK) {
         return detail::taken(error);
     }
     return detail::taken(report);
 }
 
-/// Writes a file anew so that every tensor maps without a copy: to `destination`, or in place where that is nullopt.
+/// Writes a repaired copy of `source` to `destination`, in which every tensor maps without a copy.
 ///
-/// Whatever fails, the file at the path is the old one or the new one, whole. See sa_repair_file for what is mended and
-/// for the statuses; Status::Refused comes with the way out in the message.
-[[nodiscard]] inline Result<RepairReport> repair(std::string_view source, std::optional<std::string_view> destination,
+/// Whatever fails, the file at the destination is the old one or the new one, complete. See sa_repair_file for what is
+/// repaired and for the statuses. The message of Status::Refused says what to do instead.
+[[nodiscard]] inline Result<RepairReport> repair(std::string_view source, std::string_view destination,
                                                  const RepairOptions& options = {}) {
+    return detail_of_progress::repair(source, &destination, options);
+}
+
+/// Replaces a file by a repaired one, as repair(). A file that needs no repair is not written.
+[[nodiscard]] inline Result<RepairReport> repair_in_place(std::string_view path, const RepairOptions& options = {}) {
+    return detail_of_progress::repair(path, nullptr, options);
+}
+
+/// Writes the misaligned tensors of `source`, a file or a bundle, aligned, into a file in the directory `directory`. Pass
+/// the path of that file as OpenOptions::aligned_cache. See sa_aligned_cache_write for the statuses.
+[[nodiscard]] inline Result<AlignedCache> write_aligned_cache(std::string_view source, std::string_view directory,
+                                                              const AlignedCacheOptions& options = {}) {
     const Result<std::string> from = detail::terminated(source, "source");
     if (!from) {
         return from.error();
     }
-    const Result<std::string> to = detail::terminated(destination.value_or(std::string_view()), "destination");
+    const Result<std::string> to = detail::terminated(directory, "directory");
     if (!to) {
         return to.error();
     }
-    sa_repair_options c_options = detail::lowered(options);
-    detail_of_progress::ProgressCall call{};
-    if (options.progress) {
-        call.progress = &options.progress;
-        c_options.progress = detail_of_progress::ProgressCall::step;
-        c_options.progress_context = &call;
-    }
-    sa_repair_report report;
-    sa_repair_report_init(&report);
+    auto c_options = detail::lowered_write<sa_aligned_cache_options>(options);
+    detail_of_progress::ProgressCall call;
+    call.attach(options.progress, c_options);
+    sa_aligned_cache* made = nullptr;
     sa_error error;
-    const sa_status status =
-        sa_repair_file(from->c_str(), destination ? to->c_str() : nullptr, &c_options, &report, &error);
-#if SAFEALIGN_EXCEPTIONS
-    if (call.thrown) {
-        std::rethrow_exception(call.thrown);
-    }
-#endif
-    if (status != SA_OK) {
+    const sa_status status = sa_aligned_cache_write(from->c_str(), to->c_str(), &c_options, &made, &error);
+    const std::unique_ptr<sa_aligned_cache, detail::FreeAlignedCache> cache(made);
+    call.rethrow();
+    auto report = detail::initialised<sa_aligned_cache_report>();
+    if (status != SA_OK || sa_aligned_cache_get(cache.get(), &report, &error) != SA_OK) {
         return detail::taken(error);
     }
-    return detail::taken(report);
+    return AlignedCache{sa_aligned_cache_path(cache.get()), report.file_size, report.tensors, report.tensor_bytes,
+                        report.is_new != 0};
 }
 
-/// Makes `output` a folder that loads in place of the folder `bundle`, which stays as it is: misaligned files are written
-/// repaired, everything else is a symbolic link. Run again, it does only what is missing or stale.
-///
-/// See sa_overlay_bundle for the statuses. For one file that is to be opened there is Unaligned::Overlay.
+/// Makes `output` a directory that loads in place of the directory `bundle`: misaligned files are written repaired,
+/// everything else is a symbolic link. A second call only writes what is missing or stale. See sa_overlay_bundle for the
+/// statuses.
 [[nodiscard]] inline Result<OverlayReport> overlay_bundle(std::string_view bundle, std::string_view output,
-                                                          const RepairOptions& options = {}) {
+                                                          const OverlayOptions& options = {}) {
     const Result<std::string> from = detail::terminated(bundle, "bundle");
     if (!from) {
         return from.error();
@@ -889,22 +1104,17 @@ struct ProgressCall {
     if (!to) {
         return to.error();
     }
-    sa_repair_options c_options = detail::lowered(options);
-    detail_of_progress::ProgressCall call{};
-    if (options.progress) {
-        call.progress = &options.progress;
-        c_options.progress = detail_of_progress::ProgressCall::step;
-        c_options.progress_context = &call;
+    sa_overlay_options c_options = detail::lowered(options);
+    detail_of_progress::ProgressCall call;
+    call.attach(options.progress, c_options);
+    if (options.warning) {
+        c_options.warning = detail_of_progress::warn;
+        c_options.warning_context = const_cast<Warning*>(&options.warning);
     }
-    sa_overlay_report report;
-    sa_overlay_report_init(&report);
+    auto report = detail::initialised<sa_overlay_report>();
     sa_error error;
     const sa_status status = sa_overlay_bundle(from->c_str(), to->c_str(), &c_options, &report, &error);
-#if SAFEALIGN_EXCEPTIONS
-    if (call.thrown) {
-        std::rethrow_exception(call.thrown);
-    }
-#endif
+    call.rethrow();
     if (status != SA_OK) {
         return detail::taken(error);
     }
@@ -914,23 +1124,22 @@ struct ProgressCall {
 
 }  // namespace SAFEALIGN_VARIANT
 
-/// Where everything of a file goes, without the file, for a program that writes through a stream of its own. Never
-/// changes once made.
+/// A computed file layout, for programs that write a file through their own stream. Immutable.
 class Plan {
 public:
     Plan() noexcept = default;
 
-    /// Lays out a file: pure arithmetic, no I/O. It borrows nothing. Of the options it takes layout and alignment.
+    /// Computes a file layout. Pure arithmetic, no I/O. The plan keeps no reference to its input.
     [[nodiscard]] static Result<Plan> make(const std::vector<TensorSpec>& tensors, const Metadata& metadata = {},
-                                           const WriteOptions& options = {}) {
+                                           const PlanOptions& options = {}) {
         return make(detail::lowered(tensors), metadata, options);
     }
     [[nodiscard]] static Result<Plan> make(const std::vector<Tensor>& tensors, const Metadata& metadata = {},
-                                           const WriteOptions& options = {}) {
+                                           const PlanOptions& options = {}) {
         return make(detail::lowered(tensors), metadata, options);
     }
 
-    /// The first bytes of the file: the 8-byte length, the JSON, the padding. They live as long as the plan.
+    /// The first bytes of the file: the 8-byte length, the JSON and its padding. They are valid as long as the plan.
     [[nodiscard]] Bytes header() const noexcept {
         const std::uint8_t* bytes = nullptr;
         std::size_t nbytes = 0;
@@ -943,15 +1152,15 @@ public:
 
     /// The tensor at a position of the file, from 0 to size() - 1.
     [[nodiscard]] Result<Placement> at(std::size_t position) const {
-        sa_placement found;
+        auto found = detail::initialised<sa_placement>();
         sa_error error;
         if (sa_plan_at(plan_.get(), position, &found, &error) != SA_OK) {
             return detail::taken(error);
         }
-        return Placement{found.input_index, found.offset, found.nbytes, found.padding_before};
+        return detail::taken(found);
     }
 
-    /// Bytes of the whole file.
+    /// Size of the file in bytes.
     [[nodiscard]] std::uint64_t file_size() const noexcept { return sa_plan_file_size(plan_.get()); }
 
     /// For calls of the C API. Still owned by this object.
@@ -961,9 +1170,9 @@ private:
     explicit Plan(sa_plan* plan) noexcept : plan_(plan) {}
 
     static Result<Plan> make(const std::vector<sa_tensor>& tensors, const Metadata& metadata,
-                             const WriteOptions& options) {
+                             const PlanOptions& options) {
         const std::vector<sa_metadata> c_metadata = detail::lowered(metadata);
-        const sa_write_options c_options = detail::lowered(options);
+        const auto c_options = detail::lowered_layout<sa_plan_options>(options);
         sa_plan* plan = nullptr;
         sa_error error;
         if (sa_plan_new(tensors.data(), tensors.size(), c_metadata.data(), c_metadata.size(), &c_options, &plan,
@@ -973,18 +1182,22 @@ private:
         return Plan(plan);
     }
 
-    std::unique_ptr<sa_plan, detail::FreePlan> plan_;
+    std::unique_ptr<sa_plan, detail::FreePlan> plan_ = nullptr;
 };
 
 /// A file that is written in pieces, for tensors that do not all fit in memory.
 ///
-/// Destroyed before finish() has succeeded, it leaves nothing behind and the target as it was. put() and put_at() may be
-/// called from several threads at once; finish(), abort() and moving only when no other call runs.
+/// If it is destroyed before finish() has succeeded, it discards the unfinished file, and the file at the path stays as it
+/// was. put(), put_at() and the queries may be called from several threads at once; finish(), discard() and moving only
+/// when no other call runs.
 class Writer {
 public:
     Writer() noexcept = default;
 
-    /// Lays out a file, reserves its space beside `path` and writes its header. The writer borrows nothing.
+    /// Lays out a file, reserves its space beside `path` and writes its header. The writer keeps no reference to the
+    /// tensors.
+    ///
+    /// @param options  `progress` is called by put() and put_at(), on the thread that calls them. It must not throw.
     [[nodiscard]] static Result<Writer> open(std::string_view path, const std::vector<TensorSpec>& tensors,
                                              const Metadata& metadata = {}, const WriteOptions& options = {}) {
         const Result<std::string> target = detail::terminated(path, "path");
@@ -993,95 +1206,150 @@ public:
         }
         const std::vector<sa_tensor> c_tensors = detail::lowered(tensors);
         const std::vector<sa_metadata> c_metadata = detail::lowered(metadata);
-        const sa_write_options c_options = detail::lowered(options);
+        auto c_options = detail::lowered_write<sa_write_options>(options);
+        auto progress = std::make_unique<Progress>(options.progress);
+        if (*progress) {
+            c_options.progress = step;
+            c_options.progress_context = progress.get();
+        }
         sa_writer* writer = nullptr;
         sa_error error;
         if (sa_writer_open(target->c_str(), c_tensors.data(), c_tensors.size(), c_metadata.data(), c_metadata.size(),
                            &c_options, &writer, &error) != SA_OK) {
             return detail::taken(error);
         }
-        return Writer(writer);
+        return Writer(std::move(progress), writer);
     }
 
-    /// Writes the whole tensor of that position in the list given to open().
+    /// The index of a tensor in the list given to open(); Status::NotFound if there is none of that name.
+    [[nodiscard]] Result<std::size_t> find(std::string_view name) const {
+        std::size_t index = 0;
+        sa_error error;
+        if (sa_writer_find(writer_.get(), detail::start_of(name), name.size(), &index, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return index;
+    }
+
+    /// Where the tensor with that index in the list given to open() is located in the file.
+    [[nodiscard]] Result<Placement> at(std::size_t index) const {
+        auto found = detail::initialised<sa_placement>();
+        sa_error error;
+        if (sa_writer_at(writer_.get(), index, &found, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return detail::taken(found);
+    }
+
+    /// Writes the whole tensor with that index in the list given to open().
     [[nodiscard]] Result<void> put(std::size_t index, Bytes data) const {
         sa_error error;
-        return outcome(sa_writer_put(writer_.get(), index, data.data(), data.size(), &error), error);
+        return detail::outcome(sa_writer_put(writer_.get(), index, data.data(), data.size(), &error), error);
     }
 
-    /// Writes a piece of it, `offset` bytes from the start of the tensor.
+    /// Writes the whole tensor of that name.
+    [[nodiscard]] Result<void> put(std::string_view name, Bytes data) const {
+        const Result<std::size_t> index = find(name);
+        return index ? put(*index, data) : Result<void>(index.error());
+    }
+
+    /// Writes a piece of a tensor, `offset` bytes from the start of the tensor.
     [[nodiscard]] Result<void> put_at(std::size_t index, std::uint64_t offset, Bytes data) const {
         sa_error error;
-        return outcome(sa_writer_put_at(writer_.get(), index, offset, data.data(), data.size(), &error), error);
+        return detail::outcome(sa_writer_put_at(writer_.get(), index, offset, data.data(), data.size(), &error), error);
     }
 
-    /// Puts the file in place and empties the writer. Where it fails because a byte is missing
-    /// (Status::InvalidArgument), that can be put and the call repeated.
+    /// Total size in bytes of the tensor data that has not been written yet.
+    [[nodiscard]] std::uint64_t bytes_missing() const noexcept { return sa_writer_bytes_missing(writer_.get()); }
+
+    /// The first range of bytes that has not been written yet, if any.
+    [[nodiscard]] std::optional<Missing> first_missing() const noexcept {
+        Missing found;
+        if (sa_writer_first_missing(writer_.get(), &found.index, &found.offset, &found.nbytes, nullptr) != SA_OK ||
+            found.nbytes == 0) {
+            return std::nullopt;
+        }
+        return found;
+    }
+
+    /// Puts the file in place and empties the writer. If bytes are missing (Status::InvalidArgument), they can be written
+    /// and the call repeated.
     [[nodiscard]] Result<WriteReport> finish() {
-        sa_write_report report;
-        sa_write_report_init(&report);
+        auto report = detail::initialised<sa_write_report>();
         sa_error error;
         if (sa_writer_finish(writer_.get(), &report, &error) != SA_OK) {
             return detail::taken(error);
         }
-        (void)writer_.release();  // freed by the call
+        writer_.reset();
         return detail::taken(report);
     }
 
-    /// Gives up, as the destructor does, and empties the writer.
-    void abort() noexcept { writer_.reset(); }
+    /// Discards the unfinished file, as the destructor does, and empties the writer.
+    void discard() noexcept { writer_.reset(); }
 
     /// For calls of the C API. Still owned by this object.
     [[nodiscard]] sa_writer* get() const noexcept { return writer_.get(); }
 
 private:
-    explicit Writer(sa_writer* writer) noexcept : writer_(writer) {}
+    Writer(std::unique_ptr<Progress> progress, sa_writer* writer) noexcept
+        : progress_(std::move(progress)), writer_(writer) {}
 
-    static Result<void> outcome(sa_status status, const sa_error& error) {
-        return status == SA_OK ? Result<void>() : Result<void>(detail::taken(error));
+    static int step(void* context, std::uint64_t done, std::uint64_t total) noexcept {
+        return (*static_cast<const Progress*>(context))(done, total) ? 0 : 1;
     }
 
-    std::unique_ptr<sa_writer, detail::AbortWriter> writer_;
+    // At an address that stays the same, and destroyed after the writer.
+    std::unique_ptr<Progress> progress_ = nullptr;
+    std::unique_ptr<sa_writer, detail::FreeWriter> writer_ = nullptr;
 };
 
-/// A tensor's bytes, and a share in what keeps them alive: the File may be closed before it. May be destroyed on any
-/// thread.
+/// A tensor's bytes. A view keeps its mapping alive: the File may be closed first. May be destroyed on any thread.
 class View {
 public:
     /// Empty: no bytes.
     View() noexcept = default;
 
-    /// Takes over a view of the C API, and one sa_view_release of its owner. `writable` if its file was opened with
-    /// SA_MAP_COPY_ON_WRITE.
-    explicit View(const sa_view& view, bool writable = false) noexcept
-        : view_(view), owner_(view.owner), writable_(writable) {}
+    /// Takes over a view of the C API, and one sa_view_release of its owner.
+    explicit View(const sa_view& view) noexcept : view_(view), owner_(view.owner) {}
 
-    View(const View& other) noexcept : view_(other.view_), owner_(other.owner_.get()), writable_(other.writable_) {
+    View(const View& other) noexcept : view_(other.view_), owner_(other.owner_.get()) {
         sa_view_retain(owner_.get());
     }
-    View(View&& other) noexcept
-        : view_(std::exchange(other.view_, sa_view{})), owner_(std::move(other.owner_)), writable_(other.writable_) {}
-    View& operator=(View other) noexcept {
-        view_ = other.view_;
-        owner_ = std::move(other.owner_);
-        writable_ = other.writable_;
+    View(View&& other) noexcept : view_(other.view_), owner_(std::move(other.owner_)) { other.view_ = empty(); }
+    View& operator=(const View& other) noexcept {
+        View copy(other);
+        swap(copy);
+        return *this;
+    }
+    View& operator=(View&& other) noexcept {
+        View moved(std::move(other));
+        swap(moved);
         return *this;
     }
     ~View() = default;
 
-    /// Elements in row-major order, little-endian. They live as long as any view of the tensor.
+    void swap(View& other) noexcept {
+        std::swap(view_, other.view_);
+        owner_.swap(other.owner_);
+    }
+
+    /// Elements in row-major order, little-endian. Valid as long as any view of the tensor.
     [[nodiscard]] Bytes bytes() const noexcept { return bytes_of(view_.data, view_.nbytes); }
 
+    /// The first byte.
+    [[nodiscard]] const void* data() const noexcept { return view_.data; }
+
+    /// Size in bytes.
     [[nodiscard]] std::size_t nbytes() const noexcept { return view_.nbytes; }
     [[nodiscard]] Dtype dtype() const noexcept { return static_cast<Dtype>(view_.dtype); }
     [[nodiscard]] Origin origin() const noexcept { return static_cast<Origin>(view_.origin); }
 
-    /// Elements in each dimension; empty for a scalar. They live as long as any view of the file.
+    /// Sizes in elements; empty for a scalar. Valid as long as any view of the file.
     [[nodiscard]] Span<const std::uint64_t> shape() const noexcept { return {view_.shape, view_.rank}; }
 
-    /// The elements. Status::InvalidArgument unless a T is as wide as the dtype, and the dtype's own type if it is a
-    /// floating-point one (16-bit floats may be read as std::uint16_t); Status::Unaligned if the bytes are not aligned
-    /// for a T, which happens only with Unaligned::Borrow.
+    /// The elements. Status::InvalidArgument unless T has the size of the dtype and, if T is a floating-point type, is the
+    /// type of the dtype: float, double, std::float16_t or std::bfloat16_t. Status::Unaligned if the bytes are not aligned
+    /// for T, which happens only with Unaligned::Borrow.
     template <typename T>
     [[nodiscard]] Result<Span<const T>> as() const {
         if (std::optional<Error> error = mismatch<T>()) {
@@ -1090,73 +1358,91 @@ public:
         return Span<const T>(static_cast<const T*>(view_.data), view_.nbytes / sizeof(T));
     }
 
-    /// The elements, to be written to: only with MapMode::CopyOnWrite, else Status::InvalidArgument. The file stays as
-    /// it is; every view of the tensor sees what is written.
+    /// The elements, for writing. Status::InvalidArgument unless the file was opened with MapMode::CopyOnWrite. The file
+    /// stays as it is; every view of the tensor sees what is written.
     template <typename T>
     [[nodiscard]] Result<Span<T>> as_mutable() const {
-        std::optional<Error> error = writable_ ? mismatch<T>() : read_only();
-        if (error) {
+        const Result<Span<std::byte>> writable = mutable_bytes();
+        if (!writable) {
+            return writable.error();
+        }
+        if (std::optional<Error> error = mismatch<T>()) {
             return *std::move(error);
         }
-        return Span<T>(static_cast<T*>(view_.data), view_.nbytes / sizeof(T));
+        void* data = writable->data();
+        return Span<T>(static_cast<T*>(data), view_.nbytes / sizeof(T));
     }
 
-    /// The bytes, to be written to, as as_mutable().
+    /// The bytes, for writing, as as_mutable().
     [[nodiscard]] Result<Span<std::byte>> mutable_bytes() const {
-        if (!writable_) {
-            return read_only();
+        void* data = nullptr;
+        sa_error error;
+        if (sa_view_writable(&view_, &data, &error) != SA_OK) {
+            return detail::taken(error);
         }
-        return Span<std::byte>(static_cast<std::byte*>(view_.data), view_.nbytes);
+        return Span<std::byte>(static_cast<std::byte*>(data), view_.nbytes);
     }
 
     /// Says how the bytes will be used; see sa_view_advise.
     [[nodiscard]] Result<void> advise(Advice advice) const {
         sa_error error;
-        if (sa_view_advise(&view_, static_cast<std::int32_t>(advice), &error) != SA_OK) {
-            return detail::taken(error);
-        }
-        return {};
+        return detail::outcome(sa_view_advise(&view_, static_cast<std::int32_t>(advice), &error), error);
     }
 
-    /// Gives up the view: its owner is the caller's to hand to sa_view_release. For an array type that takes a pointer
-    /// and a deleter.
+    /// Empties the view and returns it: the caller passes its owner to sa_view_release. For an array type that takes a
+    /// pointer and a deleter.
     [[nodiscard]] sa_view release() noexcept {
         (void)owner_.release();
-        return std::exchange(view_, sa_view{});
+        return std::exchange(view_, empty());
     }
 
     /// For calls of the C API. Still owned by this object.
     [[nodiscard]] const sa_view& get() const noexcept { return view_; }
 
 private:
-    static Error read_only() {
-        return detail::invalid("the view is read-only: open the file with copy-on-write to write to it");
+    static sa_view empty() noexcept { return detail::initialised<sa_view>(); }
+
+    // Whether a T can be an element of that dtype.
+    template <typename T>
+    static bool is_element(Dtype dtype) noexcept {
+        if (bits(dtype) != sizeof(T) * 8) {
+            return false;
+        }
+#if defined(__STDCPP_FLOAT16_T__)
+        if (std::is_same_v<T, std::float16_t>) {
+            return dtype == Dtype::F16;
+        }
+#endif
+#if defined(__STDCPP_BFLOAT16_T__)
+        if (std::is_same_v<T, std::bfloat16_t>) {
+            return dtype == Dtype::BF16;
+        }
+#endif
+        return !std::is_floating_point_v<T> || dtype == Dtype::F32 || dtype == Dtype::F64;
     }
 
     template <typename T>
     std::optional<Error> mismatch() const {
-        static_assert(std::is_trivially_copyable_v<T>, "the bytes of a file make only plain elements");
-        const bool own_type = !std::is_floating_point_v<T> || dtype() == Dtype::F32 || dtype() == Dtype::F64;
-        if (bits(dtype()) != sizeof(T) * 8 || !own_type) {
-            return detail::invalid(std::string(name(dtype())) + " elements asked for as a " +
+        static_assert(std::is_trivially_copyable_v<T>, "the elements must be trivially copyable");
+        if (!is_element<T>(dtype())) {
+            return detail::invalid(std::string(name(dtype())) + " elements cannot be accessed as a " +
                                    (std::is_floating_point_v<T> ? "floating-point " : "") + "type of " +
                                    std::to_string(sizeof(T)) + " bytes");
         }
         const auto address = reinterpret_cast<std::uintptr_t>(view_.data);
         if (address % alignof(T) != 0) {
             return Error{Status::Unaligned, 0,
-                         std::string(name(dtype())) + " elements are not on a multiple of " +
+                         std::string(name(dtype())) + " elements are not at a multiple of " +
                              std::to_string(alignof(T)) + " bytes"};
         }
         return std::nullopt;
     }
 
-    sa_view view_{};
-    std::unique_ptr<void, detail::ReleaseView> owner_;
-    bool writable_ = false;
+    sa_view view_ = empty();
+    std::unique_ptr<void, detail::ReleaseView> owner_ = nullptr;
 };
 
-/// An open file. Its views outlive it. Safe to use from several threads at once, but for moving and closing.
+/// An open file. Its views outlive it. Const calls are safe from several threads at once.
 class File {
 public:
     File() noexcept = default;
@@ -1167,81 +1453,96 @@ public:
         if (!source) {
             return source.error();
         }
-        const Result<std::string> overlay_dir = detail::terminated(options.overlay_dir, "overlay_dir");
-        if (!overlay_dir) {
-            return overlay_dir.error();
+        return made(options, [&](const sa_open_options* c_options, sa_file** file, sa_error* error) {
+            return sa_file_open(source->c_str(), c_options, file, error);
+        });
+    }
+
+    /// Opens a model that is a part of a file. The descriptor is duplicated; see sa_file_open_descriptor.
+    ///
+    /// @param offset  Start of the model, in bytes from the start of the file.
+    /// @param nbytes  Size of the model in bytes; by default it extends to the end of the file.
+    [[nodiscard]] static Result<File> open_descriptor(int descriptor, std::uint64_t offset = 0,
+                                                      std::uint64_t nbytes = SA_TO_END,
+                                                      const OpenOptions& options = {}) {
+        return made(options, [&](const sa_open_options* c_options, sa_file** file, sa_error* error) {
+            return sa_file_open_descriptor(descriptor, offset, nbytes, c_options, file, error);
+        });
+    }
+
+    /// Opens a model that is in memory, without a copy; see sa_file_open_memory.
+    ///
+    /// @param bytes    Must not change until the file and its views are gone.
+    /// @param release  Empty, or called then, once. It must not throw. Not called if this call fails.
+    [[nodiscard]] static Result<File> open_memory(Bytes bytes, std::function<void()> release = nullptr,
+                                                  const OpenOptions& options = {}) {
+        auto call = std::make_unique<std::function<void()>>(std::move(release));
+        Result<File> file = made(options, [&](const sa_open_options* c_options, sa_file** out, sa_error* error) {
+            return sa_file_open_memory(bytes.data(), bytes.size(), *call ? run : nullptr, call.get(), c_options, out,
+                                       error);
+        });
+        if (file && *call) {
+            (void)call.release();  // deleted by run
         }
-        sa_open_options c_options = detail::open_defaults();
-        c_options.map_mode = static_cast<std::int32_t>(options.map_mode);
-        c_options.unaligned = static_cast<std::int32_t>(options.unaligned);
-        c_options.strict = options.strict ? 1 : 0;
-        c_options.read_ahead = static_cast<std::int32_t>(options.read_ahead);
-        c_options.overlay_dir = overlay_dir->empty() ? nullptr : overlay_dir->c_str();
-        sa_file* file = nullptr;
-        sa_error error;
-        if (sa_file_open(source->c_str(), &c_options, &file, &error) != SA_OK) {
-            return detail::taken(error);
-        }
-        return File(file, options.map_mode == MapMode::CopyOnWrite);
+        return file;
     }
 
     /// Number of tensors.
     [[nodiscard]] std::size_t size() const noexcept { return sa_file_len(file_.get()); }
 
-    /// What the header says of a tensor, numbered from 0 in the order of the data; Status::NotFound past the last.
+    /// Describes a tensor. Tensors are indexed in the order of their data; Status::NotFound if the index is out of range.
     [[nodiscard]] Result<TensorInfo> at(std::size_t index) const {
-        sa_tensor_info found;
+        auto found = detail::initialised<sa_tensor_info>();
         sa_error error;
         if (sa_file_at(file_.get(), index, &found, &error) != SA_OK) {
             return detail::taken(error);
         }
-        return TensorInfo{{found.name, found.name_len},
-                          static_cast<Dtype>(found.dtype),
-                          {found.shape, found.rank},
-                          found.offset,
-                          found.nbytes,
-                          found.is_misaligned != 0};
+        return detail::taken(found);
     }
 
-    /// The number of a tensor; Status::NotFound if there is none of that name.
+    /// The index of a tensor; Status::NotFound if there is none of that name. Copies no string.
     [[nodiscard]] Result<std::size_t> find(std::string_view name) const {
-        const Result<std::string> text = detail::terminated(name, "name");
-        if (!text) {
-            return text.error();
-        }
         std::size_t index = 0;
         sa_error error;
-        if (sa_file_find(file_.get(), text->c_str(), &index, &error) != SA_OK) {
+        if (sa_file_find(file_.get(), detail::start_of(name), name.size(), &index, &error) != SA_OK) {
             return detail::taken(error);
         }
         return index;
     }
 
-    /// The tensor of that name: the bytes of the mapping, with no copy, where its offset allows it.
+    /// The tensor of that name: without a copy, if its offset allows it.
     [[nodiscard]] Result<View> map(std::string_view name) const {
-        const Result<std::string> text = detail::terminated(name, "name");
-        if (!text) {
-            return text.error();
-        }
-        sa_view view;
+        auto view = detail::initialised<sa_view>();
         sa_error error;
-        if (sa_map_tensor(file_.get(), text->c_str(), &view, &error) != SA_OK) {
+        if (sa_map_tensor(file_.get(), detail::start_of(name), name.size(), &view, &error) != SA_OK) {
             return detail::taken(error);
         }
-        return View(view, writable_);
+        return View(view);
     }
 
-    /// The tensor of that number, as map().
+    /// The tensor with that index, as map().
     [[nodiscard]] Result<View> map_at(std::size_t index) const {
-        sa_view view;
+        auto view = detail::initialised<sa_view>();
         sa_error error;
         if (sa_map_tensor_at(file_.get(), index, &view, &error) != SA_OK) {
             return detail::taken(error);
         }
-        return View(view, writable_);
+        return View(view);
     }
 
-    /// The metadata in the order of the header. The texts live as long as the file or any of its views.
+    /// The names of the tensors, in the order of their data. Valid as long as the file or any of its views.
+    [[nodiscard]] std::vector<std::string_view> names() const {
+        std::vector<std::string_view> out(size());
+        for (std::size_t index = 0; index < out.size(); ++index) {
+            auto found = detail::initialised<sa_tensor_info>();
+            if (sa_file_at(file_.get(), index, &found, nullptr) == SA_OK) {
+                out[index] = {found.name, found.name_len};
+            }
+        }
+        return out;
+    }
+
+    /// The metadata in the order of the header. The strings are valid as long as the file or any of its views.
     [[nodiscard]] std::vector<std::pair<std::string_view, std::string_view>> metadata() const {
         std::vector<std::pair<std::string_view, std::string_view>> out(sa_file_metadata_len(file_.get()));
         for (std::size_t index = 0; index < out.size(); ++index) {
@@ -1253,33 +1554,44 @@ public:
         return out;
     }
 
-    /// Every byte of the file, for engines that make one buffer of it. They live as long as the file or any of its
-    /// views.
+    /// Every byte of the file, for engines that make one buffer of it. Valid as long as the file or any of its views.
     [[nodiscard]] Bytes bytes() const noexcept { return whole().first; }
 
-    /// Where the data section starts, in bytes from the start of the file.
+    /// Start of the data section, in bytes from the start of the file.
     [[nodiscard]] std::uint64_t data_start() const noexcept { return whole().second; }
 
-    /// Counts of what is in the file and of what was handed out of it.
+    /// Counts of what is in the file and of what has been handed out of it.
     [[nodiscard]] Stats stats() const noexcept {
-        sa_stats found;
-        sa_stats_init(&found);
+        auto found = detail::initialised<sa_stats>();
         (void)sa_file_stats(file_.get(), &found, nullptr);
-        Stats stats;
-        stats.file_size = found.file_size;
-        stats.tensors = found.tensors;
-        stats.misaligned_tensors = found.misaligned_tensors;
-        stats.misaligned_bytes = found.misaligned_bytes;
-        stats.tensors_mapped = found.tensors_mapped;
-        stats.bytes_mapped = found.bytes_mapped;
-        stats.tensors_copied = found.tensors_copied;
-        stats.bytes_copied = found.bytes_copied;
-        stats.gaps = found.gaps;
-        stats.gap_bytes = found.gap_bytes;
-        stats.trailing_bytes = found.trailing_bytes;
-        stats.header_padding = static_cast<HeaderPadding>(found.header_padding);
-        stats.is_mapped = found.is_mapped != 0;
-        return stats;
+        return detail::taken(found);
+    }
+
+    /// The path that the file was opened by; empty for a descriptor or memory. Valid as long as the file.
+    [[nodiscard]] std::string_view path() const noexcept {
+        const char* path = sa_file_path(file_.get());
+        return path == nullptr ? std::string_view() : std::string_view(path);
+    }
+
+    /// A descriptor of the file, and where the model starts in it, in bytes. It belongs to this object: do not close it,
+    /// and read with pread. Status::Changed if the path names another file by now; see sa_file_descriptor.
+    [[nodiscard]] Result<std::pair<int, std::uint64_t>> descriptor() const {
+        std::pair<int, std::uint64_t> found(-1, 0);
+        sa_error error;
+        if (sa_file_descriptor(file_.get(), &found.first, &found.second, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return found;
+    }
+
+    /// Whether the path that the file was opened by still names this file, unmodified; see sa_file_is_current.
+    [[nodiscard]] Result<bool> is_current() const {
+        std::int32_t found = 0;
+        sa_error error;
+        if (sa_file_is_current(file_.get(), &found, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return found != 0;
     }
 
     /// Closes the file, as the destructor does. Views stay valid.
@@ -1289,24 +1601,43 @@ public:
     [[nodiscard]] const sa_file* get() const noexcept { return file_.get(); }
 
 private:
-    File(sa_file* file, bool writable) noexcept : file_(file), writable_(writable) {}
+    explicit File(sa_file* file) noexcept : file_(file) {}
+
+    template <typename Open>
+    static Result<File> made(const OpenOptions& options, const Open& open) {
+        const Result<std::string> cache = detail::terminated(options.aligned_cache, "aligned_cache");
+        if (!cache) {
+            return cache.error();
+        }
+        const sa_open_options c_options = detail::lowered(options);
+        sa_file* file = nullptr;
+        sa_error error;
+        if (open(&c_options, &file, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return File(file);
+    }
+
+    static void run(void* context) noexcept {
+        const std::unique_ptr<std::function<void()>> call(static_cast<std::function<void()>*>(context));
+        (*call)();
+    }
 
     std::pair<Bytes, std::uint64_t> whole() const noexcept {
-        void* base = nullptr;
+        const void* base = nullptr;
         std::size_t nbytes = 0;
         std::uint64_t data_start = 0;
         (void)sa_file_base(file_.get(), &base, &nbytes, &data_start, nullptr);
         return {bytes_of(base, nbytes), data_start};
     }
 
-    std::unique_ptr<sa_file, detail::FreeFile> file_;
-    bool writable_ = false;
+    std::unique_ptr<sa_file, detail::FreeFile> file_ = nullptr;
 };
 
 }  // namespace safealign
 
 #if defined(__cpp_lib_ranges)
-// A span does not own its elements: iterators outlive it, and a temporary one becomes a std::span.
+// A span does not own its elements: its iterators outlive it, and a temporary one converts to a std::span.
 template <typename T>
 inline constexpr bool std::ranges::enable_borrowed_range<safealign::Span<T>> = true;
 template <typename T>

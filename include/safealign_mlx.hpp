@@ -425,7 +425,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
     return loaded;
 }
 
-inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
+inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata, const PlanOptions& options) {
 #if MLX_VERSION_NUMERIC < 32003  // writers that open() by themselves
     require_open(out);
 #endif
@@ -443,7 +443,7 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
     out.write(reinterpret_cast<const char*>(header.data()), header.size());
     for (std::size_t position = 0; position < plan->size(); ++position) {
         const Placement placement = plan->at(position).value_or_throw();
-        write_zeros(out, placement.padding_before);
+        write_zeros(out, placement.gap_before);
         const Bytes data = prepared.tensors[placement.input_index].data;
         if (data.size() > 0) {
             out.write(reinterpret_cast<const char*>(data.data()), data.size());
@@ -471,9 +471,9 @@ inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays array
     detail::save(*out, std::move(arrays), metadata, {});
 }
 
-/// The same with options: of them layout and alignment.
+/// The same with options.
 inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata,
-                             const WriteOptions& options) {
+                             const PlanOptions& options) {
     detail::save(*out, std::move(arrays), metadata, options);
 }
 

@@ -27,9 +27,10 @@ pub const MAX_READ_LEN: u64 = 100_000_000;
 pub const METADATA_KEY: &str = "__metadata__";
 
 /// What stands between the end of the JSON object and the data section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderPadding {
     /// Nothing.
+    #[default]
     None,
     /// Spaces only, as the format text says.
     Spaces,

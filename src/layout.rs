@@ -64,7 +64,7 @@ pub struct Placement {
     /// Bytes of data.
     pub nbytes: u64,
     /// Zero bytes between the end of the tensor before (or of the header) and this one.
-    pub padding_before: u64,
+    pub gap_before: u64,
 }
 
 /// A laid-out file: its header, and its tensors in the order in which they are written.
@@ -147,8 +147,8 @@ impl Plan {
     }
 
     /// Zero bytes between tensors, in all. Zero in the compact layout.
-    pub fn padding(&self) -> u64 {
-        self.placements.iter().map(|placement| placement.padding_before).sum()
+    pub fn gap_bytes(&self) -> u64 {
+        self.placements.iter().map(|placement| placement.gap_before).sum()
     }
 }
 
@@ -171,7 +171,7 @@ fn place(tensors: &[TensorSpec], options: &LayoutOptions) -> Result<Vec<Placemen
             Layout::Compact => cursor,
             Layout::Padded => cursor.checked_next_multiple_of(options.alignment).ok_or_else(too_large)?,
         };
-        placements.push(Placement { input_index: number as usize, offset, nbytes, padding_before: offset - cursor });
+        placements.push(Placement { input_index: number as usize, offset, nbytes, gap_before: offset - cursor });
         cursor = offset.checked_add(nbytes).ok_or_else(too_large)?;
     }
     Ok(placements)

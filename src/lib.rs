@@ -6,11 +6,13 @@
 //! copied and that every reader opens; [`map::File`] maps them. The C ABI is `include/safealign.h`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod aligned_cache;
 mod atomic_file;
 #[doc(hidden)]
 pub mod capi;
 pub mod dtype;
 pub mod error;
+mod file_lock;
 pub mod header;
 pub mod layout;
 pub mod map;

@@ -1,7 +1,6 @@
 //! Aligned twins of files that must not change: of a bundle as a folder that loads in its place, and of one file in a
 //! cache for those who open it.
 
-mod cache;
 mod manifest;
 
 use std::collections::BTreeSet;
@@ -11,27 +10,38 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, Status};
+use crate::file_lock::FileLock;
 use crate::layout::{LayoutOptions, check_alignment};
 use crate::repair::{RepairOptions, repair_ours, room_in};
 use crate::scan::{self, ScanOptions};
 use crate::writer::{self, Durability, Progress};
 
-pub(crate) use cache::twin_of;
-use manifest::{Entry, Lock, Manifest};
+use manifest::{Entry, Manifest};
 
 /// How to make an overlay.
-#[derive(Default)]
 pub struct OverlayOptions<'a> {
     /// Of the files that are written.
     pub layout: LayoutOptions,
     pub durability: Durability,
-    /// Do not compare what was written with the source.
-    pub skip_compare: bool,
+    /// Read back every tensor and compare it with the source's. On by default.
+    pub verify: bool,
     /// Leave out bytes after the last tensor. Without it, a misaligned file that has some is linked as it is, with a
     /// warning.
     pub drop_trailing: bool,
     /// Called with the bytes that are written and all there are to write; breaking cancels.
     pub progress: Option<Progress<'a>>,
+}
+
+impl Default for OverlayOptions<'_> {
+    fn default() -> Self {
+        OverlayOptions {
+            layout: LayoutOptions::default(),
+            durability: Durability::default(),
+            verify: true,
+            drop_trailing: false,
+            progress: None,
+        }
+    }
 }
 
 /// What an overlay has. Sizes are in bytes.
@@ -90,7 +100,7 @@ pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Re
     }
     fs::create_dir_all(output).map_err(|error| Error::io("create", &error).at(output))?;
     let output = fs::canonicalize(output).map_err(|error| Error::io("open", &error).at(output))?;
-    let _lock = Lock::of(&output.join(manifest::LOCK))?;
+    let _lock = FileLock::wait(&output.join(manifest::LOCK))?;
     let mut old = manifest_of(&output, &real)?.unwrap_or_else(|| Manifest::new(&real, &options.layout));
     if !old.is_laid_out_as(&options.layout) {
         // All that was written is stale, but known to be ours.
@@ -398,7 +408,7 @@ impl Work {
         let mut options = RepairOptions {
             layout: options.layout,
             durability: options.durability,
-            compare: !options.skip_compare,
+            verify: options.verify,
             drop_trailing: options.drop_trailing,
             progress: progress.as_mut().map(|progress| progress as _),
             ..RepairOptions::default()

@@ -17,12 +17,12 @@ use crate::error::{Error, Name, Reason, Result, Status};
 use crate::header::{Header, HeaderPadding};
 use crate::layout::{Layout, LayoutOptions, Plan, TensorSpec, check_alignment};
 use crate::scan::{self, ScanOptions, ScanReport};
-use crate::source;
+use crate::source::{self, Identity};
 use crate::writer::{Progress, WriteReport, report};
 
 use copy::Job;
 use page_cache::PageCache;
-pub(crate) use refusal::{Identity, room_in};
+pub(crate) use refusal::room_in;
 use run::Run;
 
 /// How to repair.
@@ -32,7 +32,7 @@ pub struct RepairOptions<'a> {
     pub durability: Durability,
     /// Read back every tensor of the new file by what its header says, and compare it with the source's, before the
     /// file is put in place. On by default.
-    pub compare: bool,
+    pub verify: bool,
     /// Leave out the bytes after the last tensor. Without it a file that has some is refused where it would have to be
     /// written anew: they are somebody's data.
     pub drop_trailing: bool,
@@ -49,7 +49,7 @@ impl Default for RepairOptions<'_> {
         RepairOptions {
             layout: LayoutOptions::default(),
             durability: Durability::Durable,
-            compare: true,
+            verify: true,
             drop_trailing: false,
             force: false,
             dry_run: false,
@@ -91,7 +91,7 @@ pub struct RepairReport {
     /// The file as it is now: at the destination, or in place.
     pub after: WriteReport,
     /// Bytes that were compared with the source's.
-    pub bytes_compared: u64,
+    pub bytes_verified: u64,
 }
 
 /// Repairs a file: into `destination`, or in place where that is `None`.
@@ -145,7 +145,7 @@ fn repair_how(
         if rewrite {
             header.require_known_dtypes()?;
         } else if destination.is_none() {
-            return Ok(RepairReport { action: Action::Untouched, after: as_it_is(&before), before, bytes_compared: 0 });
+            return Ok(RepairReport { action: Action::Untouched, after: as_it_is(&before), before, bytes_verified: 0 });
         }
         if ours.is_none() {
             check_target(source, destination).map_err(|error| error.at(target))?;
@@ -164,20 +164,20 @@ fn repair_how(
         };
         refusal::room_for(target, after.file_size).map_err(|error| error.at(target))?;
         if options.dry_run {
-            return Ok(RepairReport { action, before, after, bytes_compared: 0 });
+            return Ok(RepairReport { action, before, after, bytes_verified: 0 });
         }
         let place = Place { source, target, file: &file, found: &found, size: after.file_size, ours };
-        let bytes_compared = place.fill(options, |new_file, cache, options| match plan {
-            Some(plan) => write_anew(&file, header, plan, new_file, cache, options),
-            None => copy_whole(&file, new_file, after.file_size, cache, options),
+        let bytes_verified = place.fill(options, |new_file, cache, options| match plan {
+            Some(plan) => write_anew(&file, header, plan, (new_file, target), cache, options),
+            None => copy_whole(&file, (new_file, target), after.file_size, cache, options),
         })?;
-        Ok(RepairReport { action, before, after, bytes_compared })
+        Ok(RepairReport { action, before, after, bytes_verified })
     };
     repair().map_err(|error: Error| error.at(source))
 }
 
 /// Copies a file of any content with the guards of [`repair`], and compares it: for what else belongs to a bundle. Of the
-/// options it takes `durability`, `compare`, `dry_run` and `progress`. Returns the bytes that were copied.
+/// options it takes `durability`, `verify`, `dry_run` and `progress`. Returns the bytes that were copied.
 pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> Result<u64> {
     let mut copy = || {
         let (file, found) = source::open_regular(source)?;
@@ -194,7 +194,9 @@ pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> R
         if !options.dry_run {
             let place =
                 Place { source, target: destination, file: &file, found: &found, size: found.len(), ours: None };
-            place.fill(options, |new_file, cache, options| copy_whole(&file, new_file, found.len(), cache, options))?;
+            place.fill(options, |new_file, cache, options| {
+                copy_whole(&file, (new_file, destination), found.len(), cache, options)
+            })?;
         }
         Ok(found.len())
     };
@@ -259,7 +261,7 @@ fn as_it_is(found: &ScanReport) -> WriteReport {
     WriteReport {
         file_size: found.file_size,
         data_start: found.data_start,
-        padding: found.gap_bytes,
+        gap_bytes: found.gap_bytes,
         tensors: found.tensors,
         tensors_moved: 0,
     }
@@ -288,7 +290,7 @@ fn may_stand_at(destination: &Path) -> Result<()> {
 }
 
 fn changed() -> Error {
-    Error::new(Status::Changed, "somebody changed the file while it was read: nothing was replaced")
+    Error::new(Status::Changed, "the source was modified during the call: nothing was replaced")
 }
 
 /// Fails if the source is not what it was when it was opened, or another file has taken its name.
@@ -302,12 +304,13 @@ fn write_anew(
     file: &File,
     header: Header,
     plan: Plan,
-    new_file: &AtomicFile,
+    (new_file, target_path): (&AtomicFile, &Path),
     cache: &mut PageCache,
     options: &mut RepairOptions,
 ) -> Result<u64> {
-    new_file.file().write_all_at(plan.header(), 0).map_err(|error| Error::io("write", &error))?;
-    let (total, in_place) = (plan.file_size(), plan.data_start() + plan.padding());
+    let write_error = |error| Error::io("write", &error).at(target_path);
+    new_file.file().write_all_at(plan.header(), 0).map_err(write_error)?;
+    let (total, in_place) = (plan.file_size(), plan.data_start() + plan.gap_bytes());
     let copy = copy::planned(&plan, &header);
     drop(plan);
     // As a reader will see the file, not as the plan means it.
@@ -316,11 +319,12 @@ fn write_anew(
     if survey.misaligned_tensors > 0 || survey.trailing_bytes > 0 {
         return Err(Error::new(Status::Internal, "the new layout is not the one that was planned"));
     }
-    let compare = if options.compare { copy::paired(&written, &header)? } else { Vec::new() };
+    let compare = if options.verify { copy::paired(&written, &header)? } else { Vec::new() };
     drop((written, header));
     let tensor_at = |at: u64| tensor_at(new_file.file(), total, at).unwrap_or_default();
     let (source, target) = (file, new_file.file());
-    let job = Job { source, target, copy: &copy, compare: &compare, tensor_at: &tensor_at, done: in_place, total };
+    let (tensor_at, copy, compare) = (&tensor_at, &copy[..], &compare[..]);
+    let job = Job { source, target, target_path, copy, compare, tensor_at, done: in_place, total };
     report(&mut options.progress, job.done, job.total)?;
     job.run(cache, &mut options.progress)?;
     Ok(compare.iter().map(|run| run.len).sum())
@@ -336,16 +340,17 @@ fn tensor_at(file: &File, size: u64, at: u64) -> Option<String> {
 
 fn copy_whole(
     file: &File,
-    new_file: &AtomicFile,
+    (new_file, target_path): (&AtomicFile, &Path),
     size: u64,
     cache: &mut PageCache,
     options: &mut RepairOptions,
 ) -> Result<u64> {
     let whole = [Run { from: 0, to: 0, len: size }];
-    let compare: &[Run] = if options.compare { &whole } else { &[] };
+    let compare: &[Run] = if options.verify { &whole } else { &[] };
     let job = Job {
         source: file,
         target: new_file.file(),
+        target_path,
         copy: &whole,
         compare,
         tensor_at: &|_| "the file".to_owned(),
@@ -354,5 +359,5 @@ fn copy_whole(
     };
     report(&mut options.progress, 0, size)?;
     job.run(cache, &mut options.progress)?;
-    Ok(if options.compare { size } else { 0 })
+    Ok(if options.verify { size } else { 0 })
 }

@@ -1,7 +1,7 @@
 //! Writes files: in one call, or in pieces for tensors that do not all fit in memory.
 //!
-//! Whatever fails or is killed, the target is the old file or the new one, whole: the new file is written beside it,
-//! its space reserved first, made durable, and renamed over it. So a file may be saved over while it is mapped.
+//! Whatever fails, the target is the old file or the new one, complete: the new file is written beside it, with its space
+//! reserved first, made durable, and renamed over it. So a file may be replaced while it is mapped.
 
 #[cfg(target_os = "linux")]
 mod direct;
@@ -11,11 +11,12 @@ use std::io::{self, IoSlice, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
-use crate::layout::{LayoutOptions, Plan, TensorSpec};
+use crate::layout::{LayoutOptions, Placement, Plan, TensorSpec};
 
 use crate::atomic_file::AtomicFile;
 pub use crate::atomic_file::{Durability, free_space_in, replace};
@@ -56,8 +57,8 @@ pub struct WriteReport {
     pub file_size: u64,
     /// Where the data section starts, in bytes.
     pub data_start: u64,
-    /// Zero bytes between tensors, in all.
-    pub padding: u64,
+    /// Zero bytes between tensors; 0 in the compact layout.
+    pub gap_bytes: u64,
     /// Number of tensors.
     pub tensors: u64,
     /// Tensors that do not stand at the place in the order that they were given in.
@@ -70,7 +71,7 @@ impl WriteReport {
         WriteReport {
             file_size: plan.file_size(),
             data_start: plan.data_start(),
-            padding: plan.padding(),
+            gap_bytes: plan.gap_bytes(),
             tensors: plan.placements().len() as u64,
             tensors_moved: plan.placements().iter().enumerate().filter(moved).count() as u64,
         }
@@ -105,7 +106,7 @@ pub fn write_aligned(
         let new_file = AtomicFile::like(path, options.durability, None)?;
         new_file.reserve(plan.file_size())?;
         let pieces = plan.placements().iter().flat_map(|placement| {
-            zeros(placement.padding_before).chain(std::iter::once(tensors[placement.input_index].data))
+            zeros(placement.gap_before).chain(std::iter::once(tensors[placement.input_index].data))
         });
         let mut pieces = std::iter::once(plan.header()).chain(pieces);
         let mut progress = options.progress;
@@ -209,29 +210,56 @@ pub(crate) fn report(progress: &mut Option<Progress>, done: u64, total: u64) -> 
     }
 }
 
+/// As [`Progress`], owned by the writer.
+pub type OwnedProgress<'a> = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + Send + 'a>;
+
+/// How to write a file in pieces.
+#[derive(Default)]
+pub struct WriterOptions<'a> {
+    pub layout: LayoutOptions,
+    pub durability: Durability,
+    /// Called by `put` and `put_at`, on the thread that calls them, after each piece, with the bytes written so far and
+    /// the size of the file; breaking cancels. Concurrent calls are serialised.
+    pub progress: Option<OwnedProgress<'a>>,
+}
+
 /// A file written in pieces, in any order and from any thread. Dropped before [`Writer::finish`] has succeeded, it
-/// leaves nothing behind and the target as it was.
-pub struct Writer {
+/// discards the unfinished file and leaves the target as it was.
+pub struct Writer<'a> {
     path: PathBuf,
     plan: Plan,
-    /// Position in the plan of each tensor, by its place in the caller's list.
+    /// Position in the plan of each tensor, by its index in the caller's list.
     positions: Vec<u32>,
-    /// The bytes of each tensor that have arrived, by its place in the caller's list.
+    /// The bytes of each tensor that have arrived, by its index in the caller's list.
     arrived: Vec<Mutex<Ranges>>,
     names: Vec<String>,
+    /// The indices, sorted by name.
+    by_name: Vec<u32>,
+    /// Bytes of tensors that have not arrived.
+    missing: AtomicU64,
+    progress: Option<Mutex<OwnedProgress<'a>>>,
     /// `None` once published, or once publishing has failed.
     new_file: Option<AtomicFile>,
 }
 
-impl Writer {
-    /// Lays out a file, reserves its space beside `path` and writes its header. The `progress` of the options is not
-    /// called.
+/// Bytes of a tensor that have not been written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Index of the tensor in the list given to [`Writer::open`].
+    pub index: usize,
+    /// Where they start, in bytes from the start of the tensor.
+    pub offset: u64,
+    pub nbytes: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// Lays out a file, reserves its space beside `path` and writes its header.
     pub fn open(
         path: &Path,
         tensors: &[TensorSpec],
         metadata: &[(&str, &str)],
-        options: &WriteOptions,
-    ) -> Result<Writer> {
+        options: WriterOptions<'a>,
+    ) -> Result<Writer<'a>> {
         let open = || {
             let plan = Plan::new(tensors, metadata, &options.layout)?;
             let new_file = AtomicFile::like(path, options.durability, None)?;
@@ -241,9 +269,20 @@ impl Writer {
             for (position, placement) in plan.placements().iter().enumerate() {
                 positions[placement.input_index] = position as u32;
             }
-            let arrived = tensors.iter().map(|_| Mutex::default()).collect();
-            let names = tensors.iter().map(|tensor| tensor.name.to_owned()).collect();
-            Ok(Writer { path: path.to_owned(), plan, positions, arrived, names, new_file: Some(new_file) })
+            let names: Vec<String> = tensors.iter().map(|tensor| tensor.name.to_owned()).collect();
+            let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
+            by_name.sort_unstable_by_key(|&index| names[index as usize].as_str());
+            Ok(Writer {
+                path: path.to_owned(),
+                plan,
+                positions,
+                arrived: tensors.iter().map(|_| Mutex::default()).collect(),
+                names,
+                by_name,
+                missing: AtomicU64::new(tensors.iter().map(|tensor| tensor.nbytes).sum()),
+                progress: options.progress.map(Mutex::new),
+                new_file: Some(new_file),
+            })
         };
         open().map_err(|error: Error| error.at(path))
     }
@@ -253,10 +292,48 @@ impl Writer {
         &self.plan
     }
 
-    /// Writes a whole tensor: the one at that place in the list given to [`Writer::open`].
+    /// The index of the tensor of that name in the list given to [`Writer::open`].
+    pub fn find(&self, name: &str) -> Result<usize> {
+        let found = self.by_name.binary_search_by(|&index| self.names[index as usize].as_str().cmp(name));
+        found.map(|at| self.by_name[at] as usize).map_err(|_| {
+            let message = format!("tensor {}: not found among {} tensors", Name(name), self.names.len());
+            Error::new(Status::NotFound, message).at(&self.path)
+        })
+    }
+
+    /// Where the tensor with that index in the list given to [`Writer::open`] is located in the file.
+    pub fn placement(&self, index: usize) -> Result<Placement> {
+        match self.positions.get(index) {
+            Some(&position) => Ok(self.plan.placements()[position as usize]),
+            None => {
+                let message =
+                    format!("tensor index {index} is out of range: there are {} tensors", self.positions.len());
+                Err(Error::new(Status::NotFound, message).at(&self.path))
+            }
+        }
+    }
+
+    /// Bytes of tensors that have not been written yet.
+    pub fn bytes_missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// The first range that has not been written yet, in the order of the list given to [`Writer::open`].
+    pub fn first_missing(&self) -> Option<Missing> {
+        if self.bytes_missing() == 0 {
+            return None;
+        }
+        self.arrived.iter().enumerate().find_map(|(index, arrived)| {
+            let nbytes = self.plan.placements()[self.positions[index] as usize].nbytes;
+            let (start, end) = arrived.lock().unwrap_or_else(PoisonError::into_inner).first_missing(nbytes)?;
+            Some(Missing { index, offset: start, nbytes: end - start })
+        })
+    }
+
+    /// Writes a whole tensor: the one with that index in the list given to [`Writer::open`].
     pub fn put(&self, index: usize, data: &[u8]) -> Result<()> {
         let put = || {
-            let nbytes = self.nbytes(index)?;
+            let nbytes = self.placement(index)?.nbytes;
             if data.len() as u64 != nbytes {
                 return Err(self.invalid(index, format!("{} bytes, expected {nbytes}", data.len())));
             }
@@ -265,11 +342,11 @@ impl Writer {
         put().map_err(|error: Error| error.at(&self.path))
     }
 
-    /// Writes a piece of a tensor, `offset` bytes into it. Pieces may come in any order; one that comes twice
-    /// counts once, and the later one stays.
+    /// Writes a piece of a tensor, `offset` bytes from the start of the tensor. Pieces may come in any order; where two
+    /// overlap, the one that was written last stays.
     pub fn put_at(&self, index: usize, offset: u64, data: &[u8]) -> Result<()> {
         let put = || {
-            let nbytes = self.nbytes(index)?;
+            let nbytes = self.placement(index)?.nbytes;
             let end = offset.checked_add(data.len() as u64).filter(|&end| end <= nbytes);
             if end.is_none() {
                 let message = format!("{} bytes at {offset} do not fit its {nbytes} bytes", data.len());
@@ -280,16 +357,6 @@ impl Writer {
         put().map_err(|error: Error| error.at(&self.path))
     }
 
-    fn nbytes(&self, index: usize) -> Result<u64> {
-        match self.positions.get(index) {
-            Some(&position) => Ok(self.plan.placements()[position as usize].nbytes),
-            None => Err(Error::new(
-                Status::InvalidArgument,
-                format!("tensor number {index} of {}: there is no such tensor", self.positions.len()),
-            )),
-        }
-    }
-
     fn invalid(&self, index: usize, message: String) -> Error {
         Error::new(Status::InvalidArgument, format!("tensor {}: {message}", Name(&self.names[index])))
     }
@@ -298,7 +365,15 @@ impl Writer {
         let start = self.plan.placements()[self.positions[index] as usize].offset;
         self.new_file()?.file().write_all_at(data, start + offset).map_err(|error| Error::io("write", &error))?;
         let mut arrived = self.arrived[index].lock().unwrap_or_else(PoisonError::into_inner);
-        arrived.insert(offset, offset + data.len() as u64);
+        let new = arrived.insert(offset, offset + data.len() as u64);
+        drop(arrived);
+        self.missing.fetch_sub(new, Ordering::Relaxed);
+        if let Some(progress) = &self.progress {
+            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            // Read under the lock: what is reported never decreases.
+            let total = self.plan.file_size();
+            report(&mut Some(&mut **progress), total - self.bytes_missing(), total)?;
+        }
         Ok(())
     }
 
@@ -306,18 +381,15 @@ impl Writer {
         self.new_file.as_ref().ok_or_else(finished)
     }
 
-    /// Puts the file in place. Fails, and changes nothing, where a byte of a tensor is missing: what is missing can
-    /// still be put. After any other failure the new file is gone.
+    /// Puts the file in place. Fails, and changes nothing, where a byte of a tensor is missing
+    /// ([`Status::InvalidArgument`]): what is missing can still be written. After any other failure the new file is gone.
     pub fn finish(&mut self) -> Result<WriteReport> {
         let mut finish = || {
             self.new_file()?;
-            for (index, arrived) in self.arrived.iter_mut().enumerate() {
-                let nbytes = self.plan.placements()[self.positions[index] as usize].nbytes;
-                let arrived = arrived.get_mut().unwrap_or_else(PoisonError::into_inner);
-                if let Some((start, end)) = arrived.first_missing(nbytes) {
-                    let message = format!("bytes {start} to {end} of its {nbytes} are missing");
-                    return Err(self.invalid(index, message));
-                }
+            if let Some(Missing { index, offset, nbytes }) = self.first_missing() {
+                let size = self.placement(index)?.nbytes;
+                let message = format!("bytes {offset} to {} of its {size} are missing", offset + nbytes);
+                return Err(self.invalid(index, message));
             }
             self.new_file.take().ok_or_else(finished)?.publish()?;
             Ok(WriteReport::of(&self.plan))
@@ -335,18 +407,23 @@ fn finished() -> Error {
 struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    fn insert(&mut self, mut start: u64, mut end: u64) {
+    /// Adds a range. Returns how many of its bytes were not there.
+    fn insert(&mut self, mut start: u64, mut end: u64) -> u64 {
         if start == end {
-            return;
+            return 0;
         }
+        let len = end - start;
         // Those that touch the new one become one with it.
         let first = self.0.partition_point(|&(_, other_end)| other_end < start);
         let last = self.0.partition_point(|&(other_start, _)| other_start <= end);
+        let common = |&(other_start, other_end): &(u64, u64)| end.min(other_end).saturating_sub(start.max(other_start));
+        let known: u64 = self.0[first..last].iter().map(common).sum();
         if first < last {
             start = start.min(self.0[first].0);
             end = end.max(self.0[last - 1].1);
         }
         self.0.splice(first..last, [(start, end)]);
+        len - known
     }
 
     /// The first range of `0..len` that is not there.

@@ -10,12 +10,21 @@ use std::process::Command;
 use object::{Object, ObjectSymbol};
 use safealign::capi::*;
 
-/// The size of each struct and the offset of each of its fields, as Rust has them.
+/// The size of a field.
+const fn size_of_field<T, F>(_: fn(&T) -> &F) -> i64 {
+    size_of::<F>() as i64
+}
+
+/// The size of each struct, and the offset and the size of each of its fields, as Rust has them.
 macro_rules! structs {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
         BTreeMap::from([$(
             (format!("sizeof({})", stringify!($name)), size_of::<$name>() as i64),
             $((format!("offsetof({}, {})", stringify!($name), stringify!($field)), offset_of!($name, $field) as i64),)*
+            $((
+                format!("sizeof((({}*)0)->{})", stringify!($name), stringify!($field)),
+                size_of_field(|value: &$name| &value.$field),
+            ),)*
         )*])
     };
 }
@@ -30,18 +39,19 @@ macro_rules! constants {
 fn rust_structs() -> BTreeMap<String, i64> {
     structs! {
         sa_error { status, os_error, message }
-        sa_tensor { name, dtype, rank, shape, data, nbytes, name_len }
-        sa_metadata { key, value, key_len, value_len }
+        sa_tensor { name, name_len, dtype, reserved_0, rank, shape, data, nbytes, reserved }
+        sa_metadata { key, key_len, value, value_len }
         sa_write_options { struct_size, alignment, layout, durability, progress, progress_context }
-        sa_write_report { struct_size, file_size, data_start, padding, tensors, tensors_moved }
-        sa_placement { input_index, offset, nbytes, padding_before }
-        sa_open_options { struct_size, map_mode, unaligned, strict, read_ahead, overlay_dir }
+        sa_write_report { struct_size, file_size, data_start, gap_bytes, tensors, tensors_moved }
+        sa_plan_options { struct_size, alignment, layout, reserved }
+        sa_placement { struct_size, input_index, offset, nbytes, gap_before }
+        sa_open_options { struct_size, map_mode, unaligned, strict, read_ahead, aligned_cache }
         sa_stats {
             struct_size, file_size, tensors, misaligned_tensors, misaligned_bytes, tensors_mapped, bytes_mapped,
             tensors_copied, bytes_copied, gaps, gap_bytes, trailing_bytes, header_padding, is_mapped,
         }
-        sa_tensor_info { name, name_len, dtype, is_misaligned, rank, shape, offset, nbytes }
-        sa_view { data, nbytes, dtype, origin, rank, shape, owner }
+        sa_tensor_info { struct_size, name, name_len, dtype, is_misaligned, rank, shape, offset, nbytes }
+        sa_view { struct_size, data, nbytes, dtype, origin, rank, shape, owner }
         sa_scan_options { struct_size, alignment }
         sa_scan_report {
             struct_size, file_size, header_len, data_start, tensors, tensor_bytes, misaligned_tensors, misaligned_bytes,
@@ -52,12 +62,18 @@ fn rust_structs() -> BTreeMap<String, i64> {
             struct_size, name, name_len, tensors, bytes, misaligned_tensors, misaligned_bytes, dtype, reserved,
         }
         sa_repair_options {
-            struct_size, alignment, layout, durability, compare, drop_trailing, force, dry_run, progress,
+            struct_size, alignment, layout, durability, skip_verify, drop_trailing, force, dry_run, progress,
             progress_context,
         }
         sa_repair_report {
             struct_size, action, reserved, tensors, tensors_moved, misaligned_tensors, misaligned_bytes, source_size,
-            source_gap_bytes, source_trailing_bytes, file_size, data_start, padding, bytes_compared,
+            source_gap_bytes, source_trailing_bytes, file_size, data_start, gap_bytes, bytes_verified,
+        }
+        sa_aligned_cache_options { struct_size, alignment, layout, durability, progress, progress_context }
+        sa_aligned_cache_report { struct_size, file_size, tensors, tensor_bytes, is_new, reserved }
+        sa_overlay_options {
+            struct_size, alignment, layout, durability, skip_verify, drop_trailing, progress, progress_context, warning,
+            warning_context,
         }
         sa_overlay_report { struct_size, written, bytes_written, kept, bytes_kept, linked, removed, warnings }
     }
@@ -79,12 +95,12 @@ fn rust_constants() -> BTreeMap<String, i64> {
         sa_layout { SA_LAYOUT_COMPACT, SA_LAYOUT_PADDED }
         sa_durability { SA_DURABLE, SA_NOT_DURABLE }
         sa_map_mode { SA_MAP_SHARED, SA_MAP_COPY_ON_WRITE }
-        sa_unaligned { SA_UNALIGNED_COPY, SA_UNALIGNED_ERROR, SA_UNALIGNED_BORROW, SA_UNALIGNED_OVERLAY }
+        sa_unaligned { SA_UNALIGNED_COPY, SA_UNALIGNED_ERROR, SA_UNALIGNED_BORROW }
         sa_read_ahead { SA_READ_AHEAD_NONE, SA_READ_AHEAD_POPULATE, SA_READ_AHEAD_BACKGROUND }
         sa_header_padding {
             SA_HEADER_PADDING_NONE, SA_HEADER_PADDING_SPACES, SA_HEADER_PADDING_WHITESPACE, SA_HEADER_PADDING_NUL,
         }
-        sa_origin { SA_ORIGIN_MAPPED, SA_ORIGIN_COPIED }
+        sa_origin { SA_ORIGIN_MAPPED, SA_ORIGIN_COPIED, SA_ORIGIN_CACHED }
         sa_advice { SA_ADVICE_WILL_NEED, SA_ADVICE_DO_NOT_NEED, SA_ADVICE_RANDOM, SA_ADVICE_SEQUENTIAL }
         sa_repair_action { SA_REPAIR_UNTOUCHED, SA_REPAIR_COPIED, SA_REPAIR_REWRITTEN }
     }
@@ -116,7 +132,9 @@ fn header_structs(code: &str) -> BTreeSet<String> {
         {
             let field =
                 line.trim_end_matches(';').split('[').next().and_then(|line| line.split([' ', '*']).next_back());
-            found.insert(format!("offsetof({name}, {})", field.expect("a field")));
+            let field = field.expect("a field");
+            found.insert(format!("offsetof({name}, {field})"));
+            found.insert(format!("sizeof((({name}*)0)->{field})"));
         }
     }
     found
@@ -171,6 +189,20 @@ fn every_size_offset_and_value_is_the_same_in_c() {
     assert_eq!(expected["sizeof(sa_error)"], 512);
 }
 
+/// A new field always changes the size of its struct.
+#[test]
+fn no_struct_has_implicit_padding() {
+    let measured = rust_structs();
+    let sizes =
+        measured.iter().filter_map(|(what, size)| Some((what.strip_prefix("sizeof(sa_")?.strip_suffix(')')?, size)));
+    for (name, &size) in sizes {
+        let fields = format!("sizeof(((sa_{name}*)0)->");
+        let sum: i64 = measured.iter().filter(|(what, _)| what.starts_with(&fields)).map(|(_, size)| size).sum();
+        assert_eq!(sum, size, "sa_{name}");
+        assert_eq!(size % 8, 0, "sa_{name}");
+    }
+}
+
 #[test]
 fn nothing_of_the_header_is_left_out_of_the_comparison() {
     let code = code();
@@ -186,10 +218,10 @@ fn exactly_the_functions_of_the_header_are_exported() {
     let declared: BTreeSet<String> = code()
         .split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '(')
         .filter_map(|word| word.split_once('('))
-        .filter(|(name, _)| name.starts_with("sa_"))
+        .filter(|(name, _)| name.starts_with("sa_") && !name.ends_with("__"))
         .map(|(name, _)| name.to_owned())
         .collect();
-    assert!(declared.len() >= 35, "{declared:?}");
+    assert!(declared.len() >= 50, "{declared:?}");
     let folder = std::env::current_exe().expect("this program").parent().expect("a folder").to_owned();
     let library = folder.join(format!("{}safealign{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX));
     let bytes = fs::read(&library).expect("the shared library, built beside the tests");

@@ -55,7 +55,7 @@ fn check_content(case: &Value, file: &File) -> Result<(), String> {
     }
     for (name, hash) in hashes {
         let view = file.map(name).map_err(|error| error.to_string())?;
-        let found = sha256_16(view.bytes());
+        let found = sha256_16(common::bytes_of(&view));
         if hash.as_str() != Some(&found) {
             return Err(format!("{name}: {found} instead of {hash}"));
         }
@@ -102,7 +102,7 @@ fn misaligned_tensors_are_refused_or_borrowed_when_asked() {
     for index in 0..copying.len() {
         let copied = copying.map_at(index).expect("maps");
         let borrowed = borrowing.map_at(index).expect("maps");
-        assert_eq!((borrowed.origin(), borrowed.bytes()), (Origin::Mapped, copied.bytes()));
+        assert_eq!((borrowed.origin(), common::bytes_of(&borrowed)), (Origin::Mapped, common::bytes_of(&copied)));
         let refused = refusing.map_at(index);
         assert_eq!(refused.is_err(), copied.origin() == Origin::Copied);
         if let Err(error) = refused {

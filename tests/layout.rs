@@ -56,7 +56,7 @@ proptest! {
         let mut cursor = plan.data_start();
         for placement in plan.placements() {
             let spec = &specs[placement.input_index];
-            prop_assert_eq!((placement.offset, placement.padding_before, placement.nbytes), (cursor, 0, spec.nbytes));
+            prop_assert_eq!((placement.offset, placement.gap_before, placement.nbytes), (cursor, 0, spec.nbytes));
             prop_assert_eq!(placement.offset % promised(spec.nbytes, alignment), 0);
             prop_assert_eq!(placement.offset % spec.dtype.width(), 0);
             cursor += spec.nbytes;
@@ -81,8 +81,8 @@ proptest! {
         for (position, placement) in plan.placements().iter().enumerate() {
             prop_assert_eq!(placement.input_index, position);
             prop_assert_eq!(placement.offset % alignment, 0);
-            prop_assert_eq!(placement.offset, cursor + placement.padding_before);
-            prop_assert!(placement.padding_before < alignment);
+            prop_assert_eq!(placement.offset, cursor + placement.gap_before);
+            prop_assert!(placement.gap_before < alignment);
             cursor = placement.offset + placement.nbytes;
         }
         prop_assert_eq!(plan.file_size(), cursor);
@@ -112,7 +112,7 @@ proptest! {
         }
         let survey = header.survey(plan.file_size() - plan.data_start()).expect("valid");
         prop_assert_eq!(survey.misaligned_tensors, 0);
-        prop_assert_eq!(survey.gap_bytes, plan.padding());
+        prop_assert_eq!(survey.gap_bytes, plan.gap_bytes());
         prop_assert_eq!(survey.trailing_bytes, 0);
     }
 

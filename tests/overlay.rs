@@ -1,4 +1,4 @@
-//! Overlays: aligned twins of files that must not change.
+//! Overlays: directories that load in place of a bundle.
 
 mod common;
 
@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::process::Command;
-use std::sync::Barrier;
 
 use common::{Owned, folder, hostile, packed};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions};
-use safealign::map::{File, OpenOptions, Origin, Unaligned};
+use safealign::map::{File, OpenOptions};
 use safealign::overlay::{OverlayOptions, OverlayReport, overlay};
 use safealign::scan::{ScanOptions, scan};
 use safealign::writer::Durability;
@@ -27,7 +25,7 @@ fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let file = File::open(path, &OpenOptions::default()).expect("opens");
     let tensor = |index| {
         let view = file.map_at(index).expect("maps");
-        (view.info().name.to_owned(), view.bytes().to_vec())
+        (view.info().name.to_owned(), common::bytes_of(&view).to_vec())
     };
     (0..file.len()).map(tensor).collect()
 }
@@ -314,28 +312,6 @@ fn a_run_that_was_killed_knows_what_it_wrote() {
 
 /// In place, with the time set back: only the time of the last change of anything tells.
 #[test]
-fn a_source_that_hides_its_change_has_another_twin() {
-    let root = folder();
-    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
-    fs::write(&path, packed(&hostile())).expect("writes");
-    let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("stat");
-    drop(through(&path, &cache));
-    let first = twins(&cache);
-    let (mut bytes, last) = (packed(&hostile()), packed(&hostile()).len() - 1);
-    bytes[last] ^= 1;
-    // Until the clock that stamps changes has gone on.
-    let stamp = |path: &Path| fs::metadata(path).map(|found| (found.ctime(), found.ctime_nsec())).expect("stat");
-    let before = stamp(&path);
-    while stamp(&path) == before {
-        fs::write(&path, &bytes).expect("writes");
-        fs::File::open(&path).and_then(|file| file.set_modified(modified)).expect("touches");
-    }
-    drop(through(&path, &cache));
-    assert_ne!(twins(&cache), first);
-    assert_eq!(content(&cache.join(&twins(&cache)[0].0)), content(&path));
-}
-
-#[test]
 fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
     let (root, output) = (folder(), folder());
     for name in ["trailing_misaligned", "trunc_tail"] {
@@ -349,113 +325,4 @@ fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
     let mut options = OverlayOptions { drop_trailing: true, ..OverlayOptions::default() };
     let report = overlay(root.path(), output.path(), &mut options).expect("makes it");
     assert_eq!((report.written, report.linked, report.warnings.len()), (1, 2, 2), "{report:?}");
-}
-
-fn through(path: &Path, cache: &Path) -> File {
-    let options =
-        OpenOptions { unaligned: Unaligned::Overlay, overlay_dir: Some(cache.to_owned()), ..OpenOptions::default() };
-    File::open(path, &options).expect("opens")
-}
-
-/// The twins in a cache.
-fn twins(cache: &Path) -> Vec<(String, u64)> {
-    let entries = fs::read_dir(cache).expect("lists").map(|entry| entry.expect("an entry"));
-    let mut found: Vec<_> = entries
-        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.metadata().expect("stat").ino()))
-        .filter(|(name, _)| !name.ends_with(".lock"))
-        .collect();
-    found.sort();
-    found
-}
-
-#[test]
-fn opening_through_a_cache_maps_every_tensor() {
-    let root = folder();
-    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache/twins"));
-    fs::write(&path, packed(&hostile())).expect("writes");
-    let file = through(&path, &cache);
-    for owned in hostile() {
-        let view = file.map(&owned.name).expect("maps");
-        assert_eq!((view.origin(), view.bytes()), (Origin::Mapped, &owned.data[..]));
-    }
-    assert_eq!(file.stats().tensors_copied, 0);
-    // The control: without it, tensors are copied.
-    let direct = File::open(&path, &OpenOptions::default()).expect("opens");
-    assert!((0..direct.len()).any(|index| direct.map_at(index).expect("maps").origin() == Origin::Copied));
-    // Later opens map the same twin.
-    let first = twins(&cache);
-    assert_eq!(first.len(), 1);
-    assert_eq!(through(&path, &cache).path(), file.path());
-    assert_eq!(twins(&cache), first);
-    // A file that changes has another twin, and the old one stays with those who have it mapped.
-    let other = other();
-    fs::write(&path, packed(&other)).expect("writes");
-    assert_eq!(through(&path, &cache).map("newer").expect("maps").bytes(), other[2].data);
-    assert_eq!(twins(&cache).len(), 1);
-    assert_eq!(file.map("wide").expect("maps").bytes(), hostile()[6].data);
-    // A damaged twin is written anew.
-    fs::write(cache.join(&twins(&cache)[0].0), "damaged").expect("writes");
-    assert_eq!(through(&path, &cache).map("newer").expect("maps").bytes(), other[2].data);
-    // An aligned file needs none.
-    let aligned = root.path().join("aligned.safetensors");
-    fs::copy(cache.join(&twins(&cache)[0].0), &aligned).expect("copies");
-    assert_eq!(through(&aligned, &cache).path(), aligned);
-    assert_eq!(twins(&cache).len(), 1);
-    let none = OpenOptions { unaligned: Unaligned::Overlay, ..OpenOptions::default() };
-    assert_eq!(File::open(&path, &none).err().map(|error| error.status()), Some(Status::InvalidArgument));
-}
-
-#[test]
-fn many_at_once_write_one_twin() {
-    let root = folder();
-    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
-    fs::write(&path, packed(&hostile())).expect("writes");
-    let barrier = Barrier::new(8);
-    let inodes: Vec<u64> = std::thread::scope(|scope| {
-        let open = || {
-            barrier.wait();
-            let file = through(&path, &cache);
-            assert_eq!(file.map("wide").expect("maps").bytes(), hostile()[6].data);
-            fs::metadata(file.path()).expect("stat").ino()
-        };
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("joins")).collect()
-    });
-    assert!(inodes.iter().all(|inode| *inode == inodes[0]), "{inodes:?}");
-    assert_eq!(twins(&cache).len(), 1);
-}
-
-/// The other half of the next test: opens what the environment says, and prints the twin's inode.
-#[test]
-fn helper_process() {
-    let (Some(path), Some(cache)) = (std::env::var_os("OVERLAY_PATH"), std::env::var_os("OVERLAY_CACHE")) else {
-        return;
-    };
-    let file = through(Path::new(&path), Path::new(&cache));
-    println!("inode={}", fs::metadata(file.path()).expect("stat").ino());
-}
-
-#[test]
-fn many_processes_at_once_write_one_twin() {
-    let root = folder();
-    let (path, cache) = (root.path().join("x.safetensors"), root.path().join("cache"));
-    fs::write(&path, packed(&hostile())).expect("writes");
-    let program = std::env::current_exe().expect("this program");
-    let start = || {
-        let mut command = Command::new(&program);
-        command.args(["--exact", "helper_process", "--nocapture"]);
-        command.env("OVERLAY_PATH", &path).env("OVERLAY_CACHE", &cache);
-        command.stdout(std::process::Stdio::piped()).spawn().expect("starts")
-    };
-    let children: Vec<_> = (0..6).map(|_| start()).collect();
-    let inodes: Vec<String> = children
-        .into_iter()
-        .map(|child| {
-            let text = String::from_utf8(child.wait_with_output().expect("ends").stdout).expect("UTF-8");
-            let found = text.split("inode=").nth(1).expect("printed");
-            found.chars().take_while(char::is_ascii_digit).collect()
-        })
-        .collect();
-    assert!(inodes.iter().all(|inode| *inode == inodes[0]), "{inodes:?}");
-    assert_eq!(twins(&cache).len(), 1);
 }

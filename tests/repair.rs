@@ -47,7 +47,7 @@ fn content(path: &Path) -> Content {
         .map(|index| {
             let view = file.map_at(index).expect("maps");
             let info = view.info();
-            (info.name.to_owned(), format!("{:?}", info.dtype), info.shape.to_vec(), view.bytes().to_vec())
+            (info.name.to_owned(), format!("{:?}", info.dtype), info.shape.to_vec(), common::bytes_of(&view).to_vec())
         })
         .collect();
     tensors.sort();
@@ -106,7 +106,7 @@ fn an_aligned_file_is_not_touched() {
     assert_mended(&path);
     let found = fs::metadata(&path).expect("stat");
     let report = in_place(&path).expect("nothing to do");
-    assert_eq!((report.action, report.bytes_compared), (Action::Untouched, 0));
+    assert_eq!((report.action, report.bytes_verified), (Action::Untouched, 0));
     let again = fs::metadata(&path).expect("stat");
     assert_eq!(
         (again.ino(), again.mtime_nsec(), again.ctime_nsec()),
@@ -203,12 +203,12 @@ fn links_and_cache_entries_are_refused() {
     symlink(&path, &link).expect("links");
     refused(&link, None, "symbolic link");
     // No way around by another name of the same file.
-    refused(&path, Some(&link), "in place has to be asked for");
-    refused(&link, Some(&link), "in place has to be asked for");
+    refused(&path, Some(&link), "is the source itself");
+    refused(&link, Some(&link), "is the source itself");
     let hard = root.join("hard.safetensors");
     fs::hard_link(&path, &hard).expect("links");
     refused(&path, None, "2 hard links");
-    refused(&path, Some(&hard), "in place has to be asked for");
+    refused(&path, Some(&hard), "is the source itself");
     // The control: to another place it goes, and the link's target stays.
     let other = root.join("other.safetensors");
     repair(&link, Some(&other), &mut options()).expect("repairs");
@@ -243,13 +243,13 @@ fn in_place_has_to_be_asked_for() {
     let path = broken(folder.path(), "x.safetensors");
     symlink(".", folder.path().join("self")).expect("links");
     for name in ["x.safetensors", "self/x.safetensors", "self/self/x.safetensors"] {
-        refused(&path, Some(&folder.path().join(name)), "in place has to be asked for");
+        refused(&path, Some(&folder.path().join(name)), "is the source itself");
         let copied = copy(&path, &folder.path().join(name), &mut options()).expect_err("refused");
-        assert!(copied.message().contains("in place has to be asked for"), "{copied}");
+        assert!(copied.message().contains("is the source itself"), "{copied}");
     }
     in_place(&path).expect("repairs");
     // Also where there is nothing to mend.
-    refused(&path, Some(&path), "in place has to be asked for");
+    refused(&path, Some(&path), "is the source itself");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn read_only_files_and_folders_are_refused() {
     refused(&path, None, "is read-only");
     fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
     fs::set_permissions(folder.path(), Permissions::from_mode(0o555)).expect("chmod");
-    refused(&path, None, "folder is read-only");
+    refused(&path, None, "directory is read-only");
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("chmod");
     in_place(&path).expect("repairs");
     assert_eq!(names(folder.path()), ["x.safetensors"]);
@@ -385,9 +385,9 @@ fn every_byte_is_compared_unless_that_is_turned_off() {
     let owned = [Owned::new("a", Dtype::U8, &[3]), Owned::new("b", Dtype::F32, &[10 << 20])];
     fs::write(&path, packed(&owned)).expect("writes");
     let report = repair(&path, Some(&other), &mut options()).expect("repairs");
-    assert_eq!(report.bytes_compared, 3 + (40 << 20));
-    let report = repair(&path, None, &mut RepairOptions { compare: false, ..options() }).expect("repairs");
-    assert_eq!(report.bytes_compared, 0);
+    assert_eq!(report.bytes_verified, 3 + (40 << 20));
+    let report = repair(&path, None, &mut RepairOptions { verify: false, ..options() }).expect("repairs");
+    assert_eq!(report.bytes_verified, 0);
     assert_eq!(content(&path), content(&other));
 }
 
@@ -398,9 +398,9 @@ fn padded_keeps_the_order_and_compact_mends_its_holes() {
     let before = content(&path);
     let layout = LayoutOptions { layout: Layout::Padded, alignment: 256 };
     let report = repair(&path, None, &mut RepairOptions { layout, ..options() }).expect("repairs");
-    assert_eq!((report.after.tensors_moved, report.after.padding > 0), (0, true));
+    assert_eq!((report.after.tensors_moved, report.after.gap_bytes > 0), (0, true));
     let found = scan(&path, &ScanOptions { alignment: 256 }).expect("scans");
-    assert_eq!((found.tensors_below_alignment, found.gap_bytes), (0, report.after.padding));
+    assert_eq!((found.tensors_below_alignment, found.gap_bytes), (0, report.after.gap_bytes));
     // Its holes are what was asked for; the compact layout takes them away.
     let again = repair(&path, None, &mut RepairOptions { layout, ..options() }).expect("repairs");
     assert_eq!(again.action, Action::Untouched);

@@ -179,7 +179,7 @@ fn repair_row(settings: &Settings, name: &str, path: &Path, compare: bool, goal:
         contender("safealign", || {
             fresh();
             let durability = Durability::NotDurable;
-            let mut options = RepairOptions { durability, compare, ..RepairOptions::default() };
+            let mut options = RepairOptions { durability, verify: compare, ..RepairOptions::default() };
             millis(timed(|| repair(path, Some(out), &mut options).expect("repairs")))
         }),
     ];
@@ -237,7 +237,7 @@ fn cold_row(settings: &Settings, path: &Path) -> Option<Row> {
                 if let Some(advice) = advice {
                     view.advise(advice).expect("advises");
                 }
-                std::hint::black_box(memory::touch(view.bytes()));
+                std::hint::black_box(memory::touch(memory::mapped(&view)));
             }
         }))
     };

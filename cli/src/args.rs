@@ -131,7 +131,7 @@ impl WriteArgs {
         RepairOptions {
             layout: self.layout(),
             durability: self.durability(),
-            compare: !self.no_verify,
+            verify: !self.no_verify,
             drop_trailing: self.drop_trailing,
             ..RepairOptions::default()
         }

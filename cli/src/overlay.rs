@@ -25,7 +25,7 @@ pub fn run(args: &Overlay) -> io::Result<Outcome> {
     let mut options = OverlayOptions {
         layout: args.write.layout(),
         durability: args.write.durability(),
-        skip_compare: args.write.no_verify,
+        verify: !args.write.no_verify,
         drop_trailing: args.write.drop_trailing,
         progress: Some(&mut progress),
     };

@@ -234,7 +234,7 @@ impl Work<'_> {
     }
 
     fn done(&self, model: &Model, target: Option<&Path>, report: &RepairReport) {
-        let RepairReport { action, before, after, bytes_compared } = report;
+        let RepairReport { action, before, after, bytes_verified } = report;
         if let Some(error) = before.nonconforming.as_ref().filter(|error| error.reason() == Some(Reason::UnknownDtype))
         {
             let message =
@@ -256,13 +256,13 @@ impl Work<'_> {
                 destination: target.map(shown),
                 action: action,
                 dry_run: self.args.dry_run,
-                bytes_compared: bytes_compared,
+                bytes_verified: bytes_verified,
             };
             fields.insert("before".to_owned(), report_fields(before).into());
             let after = fields! {
                 file_size: after.file_size,
                 data_start: after.data_start,
-                padding: after.padding,
+                gap_bytes: after.gap_bytes,
                 tensors: after.tensors,
                 tensors_moved: after.tensors_moved,
             };
@@ -280,7 +280,7 @@ impl Work<'_> {
                 before.tensors,
                 after.tensors_moved,
                 Size(after.file_size),
-                if *bytes_compared > 0 { " compared" } else { "" },
+                if *bytes_verified > 0 { " compared" } else { "" },
             ),
             Action::Copied => format!("{}{to}: {would}{action} unchanged, no repair needed", shown(&model.path)),
             Action::Untouched => format!("{}: {action}, no repair needed", shown(&model.path)),

@@ -5,6 +5,6 @@
 sa_status use_of_the_header(const sa_file* file, sa_view* view, sa_error* error);
 sa_status use_of_the_header(const sa_file* file, sa_view* view, sa_error* error) {
     sa_open_options options;
-    sa_open_options_init(&options);
-    return options.strict != 0 ? SA_ERR_NONCONFORMING : sa_map_tensor(file, "t", view, error);
+    SA_INIT(&options);
+    return options.strict != 0 ? SA_ERR_NONCONFORMING : sa_map_tensor(file, "t", SA_NUL_TERMINATED, view, error);
 }

@@ -162,7 +162,7 @@ void options() {
     const Arrays saved = all_kinds();
     safealign::mlx::save_safetensors("padded", saved, {}, padded);
     auto pipe = std::make_shared<Pipe>();
-    safealign::mlx::save_safetensors(pipe, saved, {}, padded);
+    safealign::mlx::save_safetensors(pipe, saved, {}, safealign::PlanOptions{padded.alignment, padded.layout});
     CHECK(pipe->written == samples::read_file("padded.safetensors"));
     LoadReport report;
     CHECK(same(safealign::mlx::load_safetensors("padded.safetensors", {}, report).first, saved));

@@ -15,6 +15,7 @@ int main(void) {
 
     CHECK(second_answer(12) == 121);
     tensor.name = "t";
+    tensor.name_len = SA_NUL_TERMINATED;
     tensor.dtype = SA_DTYPE_I8;
     tensor.rank = 1;
     tensor.shape = shape;

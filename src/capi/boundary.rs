@@ -1,4 +1,4 @@
-//! What every exported function goes through: panics, null pointers, struct sizes, texts, outputs.
+//! What every exported function needs: panics, null pointers, struct sizes, strings, outputs.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::mem::size_of;
@@ -7,9 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use super::status::{SA_ERROR_MESSAGE_SIZE, sa_error, sa_status};
+use super::types::SA_NUL_TERMINATED;
 use crate::error::{Error, Result, Status};
 
-/// Runs the body of an exported function: no panic gets out, and the error struct says what happened.
+/// Runs the body of an exported function: catches panics and fills the error struct.
 ///
 /// # Safety
 /// `error` is null or points to an `sa_error` that may be written.
@@ -27,7 +28,7 @@ pub(super) unsafe fn guard(error: *mut sa_error, body: impl FnOnce() -> Result<(
     status.into()
 }
 
-/// A text as a NUL-terminated array, cut where a character ends.
+/// A string as a NUL-terminated array, cut where a character ends.
 fn fixed(message: &str) -> [c_char; SA_ERROR_MESSAGE_SIZE] {
     let mut out = [0; SA_ERROR_MESSAGE_SIZE];
     let cut = &message[..message.floor_char_boundary(SA_ERROR_MESSAGE_SIZE - 1)];
@@ -53,7 +54,7 @@ pub(super) unsafe fn required<'a, T>(pointer: *const T, argument: &str) -> Resul
 }
 
 /// # Safety
-/// `pointer` is null or points to a `T` that lives through the call and that nobody else uses meanwhile.
+/// `pointer` is null or points to a `T` that lives through the call and that nothing else uses meanwhile.
 pub(super) unsafe fn required_mut<'a, T>(pointer: *mut T, argument: &str) -> Result<&'a mut T> {
     // SAFETY: as the caller says.
     unsafe { pointer.as_mut() }.ok_or_else(|| null(argument))
@@ -93,20 +94,24 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, argument: &st
     }
 }
 
-/// A text of the caller's, of `len` bytes, or up to its NUL where `len` is 0.
+/// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is null
+/// and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
 ///
 /// # Safety
-/// `pointer` is null or points to `len` bytes, or to a NUL-terminated text where `len` is 0, that live through the call.
-pub(super) unsafe fn text<'a>(pointer: *const c_char, len: usize, argument: &str) -> Result<&'a str> {
-    if pointer.is_null() {
-        return Err(null(argument));
-    }
-    let bytes = if len == 0 {
+/// `pointer` is null or points to `len` bytes, or to a NUL-terminated string, that live through the call.
+pub(super) unsafe fn string<'a>(pointer: *const c_char, len: usize, argument: &str) -> Result<&'a str> {
+    let bytes = match (pointer.is_null(), len) {
+        (true, 0) => &[],
+        (true, _) => return Err(null(argument)),
+        (false, 0) => {
+            return Err(invalid(format!(
+                "`{argument}` has length 0: pass SA_NUL_TERMINATED for a C string, or null for the empty string"
+            )));
+        }
         // SAFETY: not null, and NUL-terminated as the caller says.
-        unsafe { CStr::from_ptr(pointer) }.to_bytes()
-    } else {
+        (false, SA_NUL_TERMINATED) => unsafe { CStr::from_ptr(pointer) }.to_bytes(),
         // SAFETY: as the caller says.
-        unsafe { slice(pointer.cast::<u8>(), len, argument) }?
+        (false, _) => unsafe { slice(pointer.cast::<u8>(), len, argument) }?,
     };
     std::str::from_utf8(bytes).map_err(|error| {
         invalid(format!("`{argument}` is not UTF-8: invalid byte at {} of {}", error.valid_up_to(), bytes.len()))
@@ -116,7 +121,7 @@ pub(super) unsafe fn text<'a>(pointer: *const c_char, len: usize, argument: &str
 /// A path: the system's own bytes.
 ///
 /// # Safety
-/// `pointer` is null or points to a NUL-terminated text that lives through the call.
+/// `pointer` is null or points to a NUL-terminated string that lives through the call.
 pub(super) unsafe fn path<'a>(pointer: *const c_char, argument: &str) -> Result<&'a Path> {
     if pointer.is_null() {
         return Err(null(argument));
@@ -130,58 +135,130 @@ pub(super) unsafe fn path<'a>(pointer: *const c_char, argument: &str) -> Result<
     }
 }
 
-/// A struct that begins with its own size, and that may be a shorter one of an older header or a longer one of a newer.
+/// A path, or none for null.
 ///
 /// # Safety
-/// A C struct of plain numbers and pointers, for which every bit pattern is valid, whose first field is a `usize` that
-/// says how many bytes it has.
-pub(super) unsafe trait SizedStruct: Copy {
-    const DEFAULT: Self;
+/// As for [`path`].
+pub(super) unsafe fn optional_path<'a>(pointer: *const c_char, argument: &str) -> Result<Option<&'a Path>> {
+    // SAFETY: as the caller says.
+    if pointer.is_null() { Ok(None) } else { unsafe { path(pointer, argument) }.map(Some) }
 }
 
-/// Options of the caller's: the defaults for null, and for fields that the caller's header did not have.
+/// An enum value of the caller's.
+pub(super) fn choice<T: Copy>(value: i32, values: &[T], argument: &str) -> Result<T> {
+    let found = usize::try_from(value).ok().and_then(|at| values.get(at));
+    found.copied().ok_or_else(|| invalid(format!("`{argument}` is {value}, expected 0 to {}", values.len() - 1)))
+}
+
+/// A struct that begins with its own size, as the caller's header has it.
 ///
 /// # Safety
-/// `pointer` is null or points to as many bytes as their first field says, which live through the call.
-pub(super) unsafe fn options<T: SizedStruct>(pointer: *const T, argument: &str) -> Result<T> {
-    let mut options = T::DEFAULT;
+/// A C struct for which every bit pattern is valid (zero bytes are the defaults), without implicit padding, whose first
+/// field is a `usize` that says how many bytes it has.
+pub(super) unsafe trait SizedStruct: Copy {
+    const NAME: &'static str;
+    /// Sizes in bytes that the struct had in released headers.
+    const RELEASED: &'static [usize];
+
+    /// A struct of zero bytes, but for its size.
+    fn zeroed() -> Self {
+        let mut value = std::mem::MaybeUninit::<Self>::zeroed();
+        // SAFETY: every bit pattern is valid, and the first field is a `usize`.
+        unsafe {
+            value.as_mut_ptr().cast::<usize>().write(size_of::<Self>());
+            value.assume_init()
+        }
+    }
+
+    /// Checks the size that the caller gave. Sizes above ours are those of a newer header.
+    fn check_size(given: usize) -> Result<()> {
+        let known = size_of::<Self>();
+        let newer = given > known && given <= MOST && given.is_multiple_of(size_of::<u64>());
+        if given == known || newer || Self::RELEASED.contains(&given) {
+            return Ok(());
+        }
+        let name = Self::NAME;
+        Err(invalid(format!("`{name}`: struct_size is {given}, expected {known}: initialise the struct with SA_INIT")))
+    }
+}
+
+/// No struct of ours will ever be larger than a page.
+const MOST: usize = 4096;
+
+/// The size of a field.
+pub(super) const fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// Declares a [`SizedStruct`]: its name, and the last field that it had in each released header, oldest first.
+macro_rules! sized_struct {
+    ($name:ident, $($last:ident),+) => {
+        // SAFETY: `#[repr(C)]` with explicit padding (tests/abi.rs), numbers, pointers and nullable function pointers;
+        // the first field is `struct_size`.
+        unsafe impl $crate::capi::boundary::SizedStruct for $name {
+            const NAME: &'static str = stringify!($name);
+            const RELEASED: &'static [usize] = &[$(
+                std::mem::offset_of!($name, $last)
+                    + $crate::capi::boundary::size_of_field(|value: &$name| &value.$last)
+            ),+];
+        }
+    };
+}
+pub(super) use sized_struct;
+
+/// Options of the caller's: the defaults for null, and for fields that the caller's header does not have.
+///
+/// # Safety
+/// `pointer` is null or points to as many bytes as its first field says, which live through the call.
+pub(super) unsafe fn options<T: SizedStruct>(pointer: *const T) -> Result<T> {
+    let mut options = T::zeroed();
     if pointer.is_null() {
         return Ok(options);
     }
-    // SAFETY: `SizedStruct` begins with its size, which the caller gave.
+    // SAFETY: `SizedStruct` begins with its size.
     let given = unsafe { pointer.cast::<usize>().read() };
-    check_size(given, argument)?;
+    T::check_size(given)?;
     let known = given.min(size_of::<T>());
     // SAFETY: `known` bytes are there on both sides, and every bit pattern is a `T`.
     unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut options).cast(), known) };
     for at in known..given {
         // SAFETY: within the caller's struct.
         if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
+            let name = T::NAME;
             return Err(invalid(format!(
-                "`{argument}`: an option is set that this version of the library does not know"
+                "`{name}`: byte {at} is set, which this version of the library does not know: it has {known} bytes"
             )));
         }
     }
     Ok(options)
 }
 
-/// A report to be filled, as far as the caller's header knows it.
+/// As [`options`], for a struct that must not be null.
+///
+/// # Safety
+/// As for [`options`].
+pub(super) unsafe fn input<T: SizedStruct>(pointer: *const T, argument: &str) -> Result<T> {
+    // SAFETY: as the caller says.
+    if pointer.is_null() { Err(null(argument)) } else { unsafe { options(pointer) } }
+}
+
+/// A struct to be filled, as far as the caller's header knows it.
 pub(super) struct Report<T>(*mut T, usize);
 
 impl<T: SizedStruct> Report<T> {
     /// # Safety
-    /// `pointer` is null or points to as many bytes as their first field says, which may be written through the call.
+    /// `pointer` is null or points to as many bytes as its first field says, which may be written through the call.
     pub(super) unsafe fn new(pointer: *mut T, argument: &str) -> Result<Report<T>> {
         if pointer.is_null() {
             return Err(null(argument));
         }
-        // SAFETY: `SizedStruct` begins with its size, which the caller gave.
+        // SAFETY: `SizedStruct` begins with its size.
         let given = unsafe { pointer.cast::<usize>().read() };
-        check_size(given, argument)?;
+        T::check_size(given)?;
         Ok(Report(pointer, given))
     }
 
-    /// As [`Report::new`], but null is nobody who wants to know.
+    /// As [`Report::new`], for an output that may be null.
     ///
     /// # Safety
     /// As for [`Report::new`].
@@ -194,20 +271,12 @@ impl<T: SizedStruct> Report<T> {
     pub(super) fn set(self, value: &T) {
         let skip = size_of::<usize>();
         let len = self.1.min(size_of::<T>()) - skip;
-        // SAFETY: both have `skip + len` bytes; `new` checked that the caller's has at least `skip`.
+        // SAFETY: both have `skip + len` bytes by `new` and `check_size`.
         unsafe {
             let from = std::ptr::from_ref(value).cast::<u8>().add(skip);
             std::ptr::copy_nonoverlapping(from, self.0.cast::<u8>().add(skip), len);
         }
     }
-}
-
-/// A struct without its size was not initialised; one of more than a page is not one of ours.
-fn check_size(given: usize, argument: &str) -> Result<()> {
-    if (size_of::<usize>()..=4096).contains(&given) {
-        return Ok(());
-    }
-    Err(invalid(format!("`{argument}`: struct_size is {given}: call its init function first")))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! the exported items becomes `include/safealign.h`, without the `# Safety` parts, which speak to Rust.
 #![allow(non_camel_case_types)]
 
+mod aligned_cache;
 mod boundary;
 mod file;
 mod info;
@@ -17,6 +18,7 @@ mod view;
 mod write;
 mod writer;
 
+pub use aligned_cache::*;
 pub use file::*;
 pub use info::*;
 pub use overlay::*;

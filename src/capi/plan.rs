@@ -1,37 +1,78 @@
 //! The layout on its own, for programs that write by themselves.
 
-use super::boundary::{Output, guard, required};
+use super::boundary::{self, Output, Report, SizedStruct, guard, required, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor, specs};
-use super::write::sa_write_options;
 use crate::error::{Error, Status};
-use crate::layout::Plan;
+use crate::layout::{Placement, Plan};
 
-/// Where everything of a file goes, without the file: the header's bytes, and the order, offset and padding of each
-/// tensor. For a program that writes through a stream of its own.
+/// A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For programs
+/// that write a file through their own stream.
 ///
-/// Freed by `sa_plan_free`. Never changes once made: safe to use from several threads at once.
+/// Freed by `sa_plan_free`. Immutable, and safe to use from several threads at once.
 pub struct sa_plan(Plan);
 
-/// Where one tensor goes.
+/// Options of `sa_plan_new`. Initialise with `SA_INIT`.
 #[repr(C)]
-pub struct sa_placement {
-    /// Position of the tensor in the array that the plan was made from.
-    pub input_index: usize,
-    /// Its first byte, counted from the start of the file.
-    pub offset: u64,
-    /// Bytes of data.
-    pub nbytes: u64,
-    /// Zero bytes to write before it; always 0 in the compact layout.
-    pub padding_before: u64,
+#[derive(Clone, Copy)]
+pub struct sa_plan_options {
+    /// Size of this struct in bytes, set by `SA_INIT`.
+    pub struct_size: usize,
+    /// As in `sa_write_options`.
+    pub alignment: u64,
+    /// An `sa_layout`. The default is `SA_LAYOUT_COMPACT`.
+    pub layout: i32,
+    /// 0.
+    pub reserved: i32,
+    /// For the tests of the ABI.
+    #[cfg(safealign_grown)]
+    pub grown: u64,
 }
 
-/// Lays out a file: pure arithmetic, no I/O. The same input gives the same plan, byte for byte.
+sized_struct!(sa_plan_options, reserved);
+
+/// The position of a tensor in a file. Initialise with `SA_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sa_placement {
+    /// Size of this struct in bytes, set by `SA_INIT`.
+    pub struct_size: usize,
+    /// Index of the tensor in the array that the plan or the writer was made from.
+    pub input_index: usize,
+    /// Offset of the tensor, in bytes from the start of the file.
+    pub offset: u64,
+    /// Size of the tensor in bytes.
+    pub nbytes: u64,
+    /// Zero bytes to write before it; always 0 in the compact layout.
+    pub gap_before: u64,
+    /// For the tests of the ABI.
+    #[cfg(safealign_grown)]
+    pub grown: u64,
+}
+
+sized_struct!(sa_placement, gap_before);
+
+impl From<Placement> for sa_placement {
+    fn from(placement: Placement) -> sa_placement {
+        sa_placement {
+            input_index: placement.input_index,
+            offset: placement.offset,
+            nbytes: placement.nbytes,
+            gap_before: placement.gap_before,
+            ..sa_placement::zeroed()
+        }
+    }
+}
+
+/// Computes a file layout. Pure arithmetic, no I/O. The same input gives the same plan, byte for byte.
 ///
-/// @param tensors   `n_tensors` of them; null if there are none. `data` is not looked at, `nbytes` is.
-/// @param metadata  `n_metadata` entries; null if there are none.
-/// @param options   Null for the defaults; of it, `layout` and `alignment`.
-/// @param plan      Receives the plan; free it with `sa_plan_free`. It borrows nothing.
+/// @param tensors     Array of `n_tensors`; null if there are none. Their `data` is ignored.
+/// @param n_tensors   Number of tensors.
+/// @param metadata    Array of `n_metadata`; null if there are none.
+/// @param n_metadata  Number of metadata entries.
+/// @param options     Null for the defaults.
+/// @param plan        Receives the plan, to be freed with `sa_plan_free`. It keeps no pointer to the input.
+/// @param error       Null, or receives the error.
 /// @return `SA_ERR_INVALID_ARGUMENT` or `SA_ERR_TOO_LARGE`, as `sa_write_aligned`.
 ///
 /// # Safety
@@ -42,7 +83,7 @@ pub unsafe extern "C" fn sa_plan_new(
     n_tensors: usize,
     metadata: *const sa_metadata,
     n_metadata: usize,
-    options: *const sa_write_options,
+    options: *const sa_plan_options,
     plan: *mut *mut sa_plan,
     error: *mut sa_error,
 ) -> sa_status {
@@ -51,19 +92,24 @@ pub unsafe extern "C" fn sa_plan_new(
         guard(error, || {
             let specs = specs(tensors, n_tensors)?;
             let metadata = super::types::metadata(metadata, n_metadata)?;
-            let options = super::boundary::options(options, "options")?;
+            let options = boundary::options(options)?;
             let out = Output::new(plan, "plan")?;
-            let plan = Plan::new(&specs, &metadata, &options.layout()?)?;
+            if options.reserved != 0 {
+                return Err(boundary::invalid("`options.reserved` is not 0"));
+            }
+            let plan = Plan::new(&specs, &metadata, &super::write::layout(options.layout, options.alignment)?)?;
             out.set(Box::into_raw(Box::new(sa_plan(plan))));
             Ok(())
         })
     }
 }
 
-/// The first bytes of the file: the 8-byte length, the JSON, the padding. The data section starts behind them.
+/// The first bytes of the file: the 8-byte length, the JSON and its padding. The data section follows.
 ///
-/// @param bytes   Receives a pointer into the plan, valid until the plan is freed.
-/// @param nbytes  Receives the number of bytes: a multiple of the alignment.
+/// @param plan    The plan.
+/// @param bytes   Receives a pointer that is valid until the plan is freed.
+/// @param nbytes  Receives their number, a multiple of the alignment.
+/// @param error   Null, or receives the error.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -96,12 +142,14 @@ pub unsafe extern "C" fn sa_plan_len(plan: *const sa_plan) -> usize {
     unsafe { plan.as_ref() }.map_or(0, |plan| plan.0.placements().len())
 }
 
-/// The tensor at a position of the file. Written from position 0 on, each behind its padding, the tensors follow on the
-/// header and on each other without a seek.
+/// The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors follow
+/// the header and each other without a seek.
 ///
+/// @param plan       The plan.
 /// @param position   From 0 to `sa_plan_len` - 1.
-/// @param placement  Receives where the tensor goes.
-/// @return `SA_ERR_NOT_FOUND` for a position that is not there.
+/// @param placement  Receives the placement.
+/// @param error      Null, or receives the error.
+/// @return `SA_ERR_NOT_FOUND` if the position is out of range.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -116,23 +164,18 @@ pub unsafe extern "C" fn sa_plan_at(
     unsafe {
         guard(error, || {
             let placements = required(plan, "plan")?.0.placements();
-            let out = Output::new(placement, "placement")?;
+            let out = Report::new(placement, "placement")?;
             let Some(found) = placements.get(position) else {
-                let message = format!("position {position} of {}: there is no such tensor", placements.len());
+                let message = format!("position {position} is out of range: there are {} tensors", placements.len());
                 return Err(Error::new(Status::NotFound, message));
             };
-            out.set(sa_placement {
-                input_index: found.input_index,
-                offset: found.offset,
-                nbytes: found.nbytes,
-                padding_before: found.padding_before,
-            });
+            out.set(&(*found).into());
             Ok(())
         })
     }
 }
 
-/// Bytes of the whole file; 0 for null.
+/// Size of the file in bytes; 0 for null.
 ///
 /// # Safety
 /// `plan` is null or a plan.

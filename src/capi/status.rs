@@ -4,43 +4,43 @@ use std::ffi::c_char;
 
 use crate::error::Status;
 
-/// Bytes of the message in an `sa_error`, the NUL included.
+/// Size of the message in an `sa_error` in bytes, including the NUL.
 pub const SA_ERROR_MESSAGE_SIZE: usize = 504;
 
-/// What a call came to. The values never change; later versions may add some.
+/// The result of a call. The values never change; later versions may add some.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum sa_status {
     /// Success.
     SA_OK = 0,
-    /// An argument that no file could make right: null, a bad enum value, a size that disagrees with its shape.
+    /// Invalid argument: null, an unknown enum value, a size that does not match the shape.
     SA_ERR_INVALID_ARGUMENT = 1,
-    /// A system call failed (`os_error` says how), or the path is not that of a regular file.
+    /// A system call failed (see `os_error`), or the path does not name a regular file.
     SA_ERR_IO = 2,
-    /// The disk or the quota is full, seen before anything was written where the file system can tell.
+    /// The disk or the quota is full. Detected before anything is written, if the file system can reserve space.
     SA_ERR_NO_SPACE = 3,
-    /// No tensor of that name or number.
+    /// No such tensor, or an index out of range.
     SA_ERR_NOT_FOUND = 4,
-    /// The file breaks the format.
+    /// The file is malformed.
     SA_ERR_FORMAT = 5,
     /// The file is shorter than its header says: an incomplete download.
     SA_ERR_TRUNCATED = 6,
-    /// The header is, or would be, longer than readers accept. When reading this mostly means that the file is
-    /// something else; the message says what it looks like.
+    /// The header is, or would be, longer than readers accept. On reading, this usually means that the file is not a
+    /// safetensors file; the message says what it looks like.
     SA_ERR_TOO_LARGE = 7,
-    /// A dtype that the format does not know.
+    /// A dtype that is not part of the format.
     SA_ERR_UNSUPPORTED = 8,
     /// The tensor is misaligned, and the file was opened with `SA_UNALIGNED_ERROR`.
     SA_ERR_UNALIGNED = 9,
-    /// Opened with `strict`: the reference reader would refuse the file.
+    /// The file was opened with `strict`, and the reference reader would reject it.
     SA_ERR_NONCONFORMING = 10,
-    /// The operation could harm something, and says what to do instead.
+    /// The operation could lose data. The message says what to do instead.
     SA_ERR_REFUSED = 11,
-    /// The file changed while it was read.
+    /// The source was modified during the call.
     SA_ERR_CHANGED = 12,
-    /// The progress callback asked to stop.
+    /// The progress callback cancelled the call.
     SA_ERR_CANCELLED = 13,
-    /// A defect of this library; please report it.
+    /// A library bug. Please report it.
     SA_ERR_INTERNAL = 14,
 }
 
@@ -66,14 +66,14 @@ impl From<Status> for sa_status {
     }
 }
 
-/// What went wrong, in 512 bytes of the caller's: nothing to free. On success `status` is `SA_OK` and the message
-/// empty.
+/// Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status` is
+/// `SA_OK` and the message is empty. The struct never grows.
 #[repr(C)]
 pub struct sa_error {
     /// An `sa_status`.
     pub status: i32,
-    /// The system's error number (`errno`), 0 where no system call failed.
+    /// The system's error number (`errno`); 0 if no system call failed.
     pub os_error: i32,
-    /// Lower case, NUL-terminated UTF-8; names the file, the tensor in backticks, and the numbers.
+    /// NUL-terminated UTF-8 in lower case. Names the file and the tensor, and gives the numbers.
     pub message: [c_char; SA_ERROR_MESSAGE_SIZE],
 }

@@ -2,13 +2,16 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::boundary::{invalid, slice, text};
+use super::boundary::{invalid, slice, string};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result};
 use crate::layout::{TensorSpec, check_tensor};
 use crate::writer::Tensor;
 
-/// An element type. The values never change; 0 is none of them.
+/// Pass this as the length of a string that ends with a NUL. cbindgen.toml defines it for C.
+pub const SA_NUL_TERMINATED: usize = usize::MAX;
+
+/// An element type. The values never change; 0 is never valid.
 ///
 /// Names and sizes are those of the safetensors reference implementation, version 0.8.0.
 #[repr(i32)]
@@ -34,35 +37,39 @@ pub enum sa_dtype {
     SA_DTYPE_F64 = 18,
     /// Two F32: real, imaginary.
     SA_DTYPE_C64 = 19,
-    /// 4 bits an element, packed.
+    /// 4 bits per element, packed.
     SA_DTYPE_F4 = 20,
-    /// 6 bits an element, packed.
+    /// 6 bits per element, packed.
     SA_DTYPE_F6_E2M3 = 21,
-    /// 6 bits an element, packed.
+    /// 6 bits per element, packed.
     SA_DTYPE_F6_E3M2 = 22,
 }
 
 /// A tensor to be written. Borrowed for the call: the library keeps neither the struct nor what it points to.
 ///
-/// May be initialised in this order, or by field name; what is left out has to be zero.
+/// Initialise it with `{0}`, then set its fields. The reserved fields must be 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sa_tensor {
-    /// UTF-8, without a NUL byte, not `__metadata__`, unlike every other name of the file. May be empty.
+    /// UTF-8 without a NUL byte; not `__metadata__`; unique in the file. Null with `name_len` 0 for the empty name.
     pub name: *const c_char,
+    /// Length of the name in bytes, or `SA_NUL_TERMINATED`.
+    pub name_len: usize,
     /// An `sa_dtype`.
     pub dtype: i32,
+    /// 0.
+    pub reserved_0: i32,
     /// Number of dimensions; 0 for a scalar.
     pub rank: usize,
-    /// Elements in each dimension; `rank` of them, may be null for rank 0.
+    /// `rank` sizes in elements; may be null if `rank` is 0.
     pub shape: *const u64,
-    /// The elements in row-major order, little-endian, at any address; may be null where `nbytes` is 0. Not looked at
-    /// by `sa_plan_new` and `sa_writer_open`.
+    /// The elements in row-major order, little-endian, at any address. May be null if `nbytes` is 0. Ignored by
+    /// `sa_plan_new` and `sa_writer_open`.
     pub data: *const c_void,
-    /// Bytes of data; has to be what dtype and shape make.
+    /// Size of the data in bytes. It must match dtype and shape.
     pub nbytes: usize,
-    /// Bytes of the name, or 0 if it ends with a NUL.
-    pub name_len: usize,
+    /// 0.
+    pub reserved: [u64; 3],
 }
 
 impl sa_tensor {
@@ -70,9 +77,13 @@ impl sa_tensor {
     /// The name and the shape are what the fields say, through the call.
     pub(super) unsafe fn spec<'a>(&self) -> Result<TensorSpec<'a>> {
         // SAFETY: as the caller says.
-        let name = unsafe { text(self.name, self.name_len, "tensors[].name") }?;
+        let name = unsafe { string(self.name, self.name_len, "tensors[].name") }?;
+        if (self.reserved_0, self.reserved) != (0, [0; 3]) {
+            let message = "a reserved field of `sa_tensor` is not 0: initialise the struct with {0}";
+            return Err(about(name, &invalid(message)));
+        }
         let dtype = Dtype::from_number(self.dtype)
-            .ok_or_else(|| about(name, &invalid(format!("`dtype` is {}, which is no sa_dtype", self.dtype))))?;
+            .ok_or_else(|| about(name, &invalid(format!("`dtype` is {}, which is not an sa_dtype", self.dtype))))?;
         // SAFETY: as the caller says.
         let shape = unsafe { slice(self.shape, self.rank, "shape") }.map_err(|error| about(name, &error))?;
         Ok(TensorSpec { name, dtype, shape, nbytes: self.nbytes as u64 })
@@ -83,7 +94,7 @@ impl sa_tensor {
     pub(super) unsafe fn tensor<'a>(&self) -> Result<Tensor<'a>> {
         // SAFETY: as the caller says.
         let spec = unsafe { self.spec() }?;
-        // A size that is not the tensor's own must not be followed into memory.
+        // Checked first: a wrong size must not make the library read beyond the data.
         check_tensor(&spec)?;
         // SAFETY: as the caller says.
         let data = unsafe { slice(self.data.cast(), self.nbytes, "data") }.map_err(|error| about(spec.name, &error))?;
@@ -96,35 +107,35 @@ fn about(name: &str, error: &Error) -> Error {
     invalid(format!("tensor {}: {}", Name(name), error.message()))
 }
 
-/// An entry of the metadata, to be written or as read.
+/// An entry of the metadata, to be written or as read. The struct never grows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sa_metadata {
-    /// UTF-8, unlike every other key of the file.
+    /// UTF-8, unique in the file. Null with `key_len` 0 for the empty key. As read: never null, followed by a NUL.
     pub key: *const c_char,
-    /// UTF-8.
-    pub value: *const c_char,
-    /// Bytes of the key, or 0 if it ends with its first NUL. As read: its bytes, and a NUL behind them.
+    /// Length of the key in bytes, or `SA_NUL_TERMINATED`. As read: without the NUL.
     pub key_len: usize,
-    /// The same for the value.
+    /// UTF-8, as `key`.
+    pub value: *const c_char,
+    /// Length of the value, as `key_len`.
     pub value_len: usize,
 }
 
-/// The texts of a metadata array.
+/// The strings of a metadata array.
 ///
 /// # Safety
-/// `metadata` is null or points to `count` entries whose texts are what the fields say, through the call.
+/// `metadata` is null or points to `count` entries whose strings are what the fields say, through the call.
 pub(super) unsafe fn metadata<'a>(metadata: *const sa_metadata, count: usize) -> Result<Vec<(&'a str, &'a str)>> {
     // SAFETY: as the caller says.
     let entries = unsafe { slice(metadata, count, "metadata") }?;
-    let texts = |entry: &sa_metadata| {
+    let strings = |entry: &sa_metadata| {
         // SAFETY: as the caller says.
-        let key = unsafe { text(entry.key, entry.key_len, "metadata[].key") }?;
+        let key = unsafe { string(entry.key, entry.key_len, "metadata[].key") }?;
         // SAFETY: as the caller says.
-        let value = unsafe { text(entry.value, entry.value_len, "metadata[].value") }?;
+        let value = unsafe { string(entry.value, entry.value_len, "metadata[].value") }?;
         Ok((key, value))
     };
-    entries.iter().map(texts).collect()
+    entries.iter().map(strings).collect()
 }
 
 /// The specs of a tensor array.

@@ -3,46 +3,51 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use super::boundary::{Output, guard, invalid, required, text};
+use super::boundary::{Output, Report, SizedStruct, choice, guard, input, invalid, required, sized_struct, string};
 use super::file::sa_file;
-use super::info::choice;
 use super::status::{sa_error, sa_status};
+use crate::error::Result;
 use crate::map::{Advice, Keeper, Origin, View};
 
 /// Where a view's bytes are.
 #[repr(i32)]
 pub enum sa_origin {
-    /// In the mapping of the file.
+    /// In the mapping of the file, or in the memory that the file was read into (see `sa_stats.is_mapped`).
     SA_ORIGIN_MAPPED = 0,
     /// In an aligned copy in anonymous memory.
     SA_ORIGIN_COPIED = 1,
+    /// In the mapping of the aligned cache.
+    SA_ORIGIN_CACHED = 2,
 }
 
 /// How a view's bytes will be used.
 #[repr(i32)]
 pub enum sa_advice {
-    /// Read them from the disk ahead of use.
+    /// Read the pages ahead of use.
     SA_ADVICE_WILL_NEED = 0,
-    /// They may leave this process's memory; they come back from the file when touched. Ignored where memory holds the only
-    /// copy: for a view that is a copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
+    /// The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds the
+    /// only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
     SA_ADVICE_DO_NOT_NEED = 1,
-    /// In no order: reading ahead is of no use.
+    /// Random access: reading ahead is of no use.
     SA_ADVICE_RANDOM = 2,
-    /// From the first to the last.
+    /// Sequential access.
     SA_ADVICE_SEQUENTIAL = 3,
 }
 
-/// A tensor's bytes. It keeps the mapping alive, also when the file is closed before it.
+/// The bytes of a tensor. Initialise with `SA_INIT` before the call that fills it.
 ///
-/// Give `owner` to `sa_view_release` once for each view made, and once for each `sa_view_retain`; nothing of the view is
-/// valid afterwards. May be released on any thread. Several threads may read through it at once.
+/// A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each view
+/// that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be released on
+/// any thread, and read by several threads at once.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct sa_view {
-    /// `nbytes` bytes, elements in row-major order, little-endian; never null, and aligned for the dtype unless the file was
-    /// opened with `SA_UNALIGNED_BORROW`. To be written to only with `SA_MAP_COPY_ON_WRITE`; all views of the tensor then
-    /// see it.
-    pub data: *mut c_void,
-    /// Bytes of data.
+    /// Size of this struct in bytes, set by `SA_INIT`.
+    pub struct_size: usize,
+    /// `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the file
+    /// was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
+    pub data: *const c_void,
+    /// Size of the data in bytes.
     pub nbytes: usize,
     /// An `sa_dtype`.
     pub dtype: i32,
@@ -50,11 +55,16 @@ pub struct sa_view {
     pub origin: i32,
     /// Number of dimensions; 0 for a scalar.
     pub rank: usize,
-    /// Elements in each dimension; `rank` of them, never null.
+    /// `rank` sizes in elements; never null.
     pub shape: *const u64,
-    /// What keeps the bytes alive.
+    /// Keeps the bytes alive; for `sa_view_release` and `sa_view_retain`.
     pub owner: *mut c_void,
+    /// For the tests of the ABI.
+    #[cfg(safealign_grown)]
+    pub grown: u64,
 }
+
+sized_struct!(sa_view, owner);
 
 impl From<View> for sa_view {
     fn from(view: View) -> sa_view {
@@ -62,20 +72,35 @@ impl From<View> for sa_view {
         let origin = match view.origin() {
             Origin::Mapped => sa_origin::SA_ORIGIN_MAPPED,
             Origin::Copied => sa_origin::SA_ORIGIN_COPIED,
+            Origin::Cached => sa_origin::SA_ORIGIN_CACHED,
         };
         let info = view.info();
         let (dtype, rank, shape) = (info.dtype.map_or(0, |dtype| dtype as i32), info.shape.len(), info.shape.as_ptr());
         let owner = Arc::into_raw(view.into_keeper()).cast_mut().cast();
-        sa_view { data: data.cast(), nbytes, dtype, origin: origin as i32, rank, shape, owner }
+        let data = data.cast();
+        sa_view { data, nbytes, dtype, origin: origin as i32, rank, shape, owner, ..sa_view::zeroed() }
     }
 }
 
-/// The bytes of a tensor, by its name: those of the mapping, with no copy, where its offset allows it.
+impl sa_view {
+    /// # Safety
+    /// The owner is null or that of a view that is not released.
+    unsafe fn keeper(&self) -> Result<&Keeper> {
+        // SAFETY: as the caller says.
+        let keeper = unsafe { self.owner.cast_const().cast::<Keeper>().as_ref() };
+        keeper.ok_or_else(|| invalid("`view.owner` is null"))
+    }
+}
+
+/// Maps a tensor by its name: without a copy, if its offset allows it.
 ///
-/// @param name  NUL-terminated UTF-8.
-/// @param view  Receives the view; release its `owner` with `sa_view_release`.
-/// @return `SA_ERR_NOT_FOUND`; `SA_ERR_UNALIGNED` only with `SA_UNALIGNED_ERROR`; `SA_ERR_IO` with `os_error` ENOMEM if there
-///         is no memory for a copy.
+/// @param file      The file.
+/// @param name      The name.
+/// @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+/// @param view      Receives the view. Release its `owner` with `sa_view_release`.
+/// @param error     Null, or receives the error.
+/// @return `SA_ERR_NOT_FOUND`; `SA_ERR_UNALIGNED` only with `SA_UNALIGNED_ERROR`; `SA_ERR_IO` with `os_error` ENOMEM if
+///         there is no memory for an aligned copy.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -83,6 +108,7 @@ impl From<View> for sa_view {
 pub unsafe extern "C" fn sa_map_tensor(
     file: *const sa_file,
     name: *const c_char,
+    name_len: usize,
     view: *mut sa_view,
     error: *mut sa_error,
 ) -> sa_status {
@@ -90,18 +116,21 @@ pub unsafe extern "C" fn sa_map_tensor(
     unsafe {
         guard(error, || {
             let file = &required(file, "file")?.0;
-            let name = text(name, 0, "name")?;
-            let out = Output::new(view, "view")?;
-            out.set(file.map(name)?.into());
+            let name = string(name, name_len, "name")?;
+            let out = Report::new(view, "view")?;
+            out.set(&file.map(name)?.into());
             Ok(())
         })
     }
 }
 
-/// The bytes of a tensor, by its number, as `sa_map_tensor`.
+/// Maps a tensor by its index, as `sa_map_tensor`.
 ///
+/// @param file   The file.
 /// @param index  From 0 to `sa_file_len` - 1.
-/// @param view   Receives the view; release its `owner` with `sa_view_release`.
+/// @param view   Receives the view. Release its `owner` with `sa_view_release`.
+/// @param error  Null, or receives the error.
+/// @return As `sa_map_tensor`; `SA_ERR_NOT_FOUND` if the index is out of range.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -116,15 +145,15 @@ pub unsafe extern "C" fn sa_map_tensor_at(
     unsafe {
         guard(error, || {
             let file = &required(file, "file")?.0;
-            let out = Output::new(view, "view")?;
-            out.set(file.map_at(index)?.into());
+            let out = Report::new(view, "view")?;
+            out.set(&file.map_at(index)?.into());
             Ok(())
         })
     }
 }
 
-/// Releases a view, or one retain of it. Null is ignored. Of this type so that it can be the deleter in somebody else's
-/// array type.
+/// Releases a view, or one retain of it. Null is ignored. The parameter is a `void *`, so that the function can be the
+/// deleter of another library's array type.
 ///
 /// @param owner  The `owner` of the view.
 ///
@@ -133,7 +162,7 @@ pub unsafe extern "C" fn sa_map_tensor_at(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sa_view_release(owner: *mut c_void) {
     if !owner.is_null() {
-        // SAFETY: it came from `Arc::into_raw`, and the count is the caller's to keep.
+        // SAFETY: it came from `Arc::into_raw`, and the caller keeps the count.
         drop(unsafe { Arc::from_raw(owner.cast_const().cast::<Keeper>()) });
     }
 }
@@ -152,10 +181,38 @@ pub unsafe extern "C" fn sa_view_retain(owner: *mut c_void) {
     }
 }
 
-/// Says how a view's bytes will be used; whole pages are meant, so the neighbours in the file are touched too.
+/// A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays as
+/// it is. The caller synchronises writes with reads on other threads.
+///
+/// @param view   A view that is not released yet.
+/// @param data   Receives the address; the same as `data` of the view.
+/// @param error  Null, or receives the error.
+/// @return `SA_ERR_INVALID_ARGUMENT` unless the file was opened with `SA_MAP_COPY_ON_WRITE`.
+///
+/// # Safety
+/// Pointers are null or valid for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sa_view_writable(
+    view: *const sa_view,
+    data: *mut *mut c_void,
+    error: *mut sa_error,
+) -> sa_status {
+    // SAFETY: the pointers are the C caller's, null or valid; the owner is that of a view.
+    unsafe {
+        guard(error, || {
+            let view = input(view, "view")?;
+            let out = Output::new(data, "data")?;
+            out.set(view.keeper()?.writable((view.data.cast(), view.nbytes))?.cast());
+            Ok(())
+        })
+    }
+}
+
+/// Says how a view's bytes will be used. Whole pages are affected, hence also neighbouring tensors.
 ///
 /// @param view    A view that is not released yet.
 /// @param advice  An `sa_advice`.
+/// @param error   Null, or receives the error.
 /// @return `SA_ERR_IO` if the system refuses.
 ///
 /// # Safety
@@ -165,13 +222,10 @@ pub unsafe extern "C" fn sa_view_advise(view: *const sa_view, advice: i32, error
     // SAFETY: the pointers are the C caller's, null or valid; the owner is that of a view.
     unsafe {
         guard(error, || {
-            let view = required(view, "view")?;
+            let view = input(view, "view")?;
             let every = [Advice::WillNeed, Advice::DoNotNeed, Advice::Random, Advice::Sequential];
             let advice = choice(advice, &every, "advice")?;
-            let Some(keeper) = view.owner.cast_const().cast::<Keeper>().as_ref() else {
-                return Err(invalid("`view.owner` is null"));
-            };
-            keeper.advise(advice, view.data.cast_const().cast(), view.nbytes)
+            view.keeper()?.advise(advice, view.data.cast(), view.nbytes)
         })
     }
 }

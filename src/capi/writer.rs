@@ -2,26 +2,33 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::boundary::{self, Output, Report, guard, required, required_mut, slice};
+use super::boundary::{self, Output, Report, guard, required, required_mut, slice, string};
+use super::plan::sa_placement;
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor, specs};
-use super::write::{sa_write_options, sa_write_report};
-use crate::writer::{WriteOptions, Writer};
+use super::write::{progress, sa_write_options, sa_write_report};
+use crate::error::Error;
+use crate::writer::{Missing, Writer, WriterOptions};
 
 /// A file that is written in pieces, for tensors that do not all fit in memory.
 ///
-/// Freed by `sa_writer_finish` when it succeeds, otherwise by `sa_writer_abort`. `sa_writer_put` and
-/// `sa_writer_put_at` may be called from several threads at once; finish and abort only when no other call runs.
-pub struct sa_writer(Writer);
+/// Freed by `sa_writer_free`, whatever `sa_writer_finish` returned. `sa_writer_put`, `sa_writer_put_at` and the queries
+/// may be called from several threads at once; finish and free only when no other call runs.
+pub struct sa_writer(Writer<'static>);
 
 /// Lays out a file, reserves its space beside `path` and writes its header. The file at `path` stays as it is until
 /// `sa_writer_finish`.
 ///
-/// @param path      NUL-terminated, in the system's encoding.
-/// @param tensors   `n_tensors` of them; null if there are none. `data` is not looked at, `nbytes` is.
-/// @param metadata  `n_metadata` entries; null if there are none.
-/// @param options   Null for the defaults.
-/// @param writer    Receives the writer, which borrows nothing.
+/// @param path        NUL-terminated, in the system's encoding.
+/// @param tensors     Array of `n_tensors`; null if there are none. Their `data` is ignored.
+/// @param n_tensors   Number of tensors.
+/// @param metadata    Array of `n_metadata`; null if there are none.
+/// @param n_metadata  Number of metadata entries.
+/// @param options     Null for the defaults. `progress` is called by `sa_writer_put` and `sa_writer_put_at`, on the
+///                    thread that calls them, after each piece. Concurrent calls of it are serialised. Cancelling makes
+///                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable.
+/// @param writer      Receives the writer, which keeps no pointer to the arrays.
+/// @param error       Null, or receives the error.
 /// @return As `sa_write_aligned`.
 ///
 /// # Safety
@@ -44,25 +51,90 @@ pub unsafe extern "C" fn sa_writer_open(
             let open = || {
                 let specs = specs(tensors, n_tensors)?;
                 let metadata = super::types::metadata(metadata, n_metadata)?;
-                let options = boundary::options(options, "options")?;
+                let options = boundary::options(options)?;
                 let out = Output::new(writer, "writer")?;
-                let options =
-                    WriteOptions { layout: options.layout()?, durability: options.durability()?, progress: None };
-                let writer = Writer::open(path, &specs, &metadata, &options)?;
+                let options = WriterOptions {
+                    layout: options.layout()?,
+                    durability: options.durability()?,
+                    progress: progress(options.progress, options.progress_context).map(|call| Box::new(call) as _),
+                };
+                let writer = Writer::open(path, &specs, &metadata, options)?;
                 out.set(Box::into_raw(Box::new(sa_writer(writer))));
                 Ok(())
             };
-            open().map_err(|error: crate::error::Error| error.at(path))
+            open().map_err(|error: Error| error.at(path))
+        })
+    }
+}
+
+/// The index of a tensor in the array given to `sa_writer_open`, by its name.
+///
+/// @param writer    The writer.
+/// @param name      The name.
+/// @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+/// @param index     Receives the index.
+/// @param error     Null, or receives the error.
+/// @return `SA_ERR_NOT_FOUND` if there is no such tensor.
+///
+/// # Safety
+/// Pointers are null or valid for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sa_writer_find(
+    writer: *const sa_writer,
+    name: *const c_char,
+    name_len: usize,
+    index: *mut usize,
+    error: *mut sa_error,
+) -> sa_status {
+    // SAFETY: the pointers are the C caller's, null or valid.
+    unsafe {
+        guard(error, || {
+            let writer = required(writer, "writer")?;
+            let name = string(name, name_len, "name")?;
+            let out = Output::new(index, "index")?;
+            out.set(writer.0.find(name)?);
+            Ok(())
+        })
+    }
+}
+
+/// Where a tensor is located in the file.
+///
+/// @param writer     The writer.
+/// @param index      Index in the array given to `sa_writer_open`.
+/// @param placement  Receives the placement.
+/// @param error      Null, or receives the error.
+/// @return `SA_ERR_NOT_FOUND` if the index is out of range.
+///
+/// # Safety
+/// Pointers are null or valid for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sa_writer_at(
+    writer: *const sa_writer,
+    index: usize,
+    placement: *mut sa_placement,
+    error: *mut sa_error,
+) -> sa_status {
+    // SAFETY: the pointers are the C caller's, null or valid.
+    unsafe {
+        guard(error, || {
+            let writer = required(writer, "writer")?;
+            let out = Report::new(placement, "placement")?;
+            out.set(&writer.0.placement(index)?.into());
+            Ok(())
         })
     }
 }
 
 /// Writes a whole tensor.
 ///
-/// @param index   Position of the tensor in the array given to `sa_writer_open`.
-/// @param data    `nbytes` bytes, at any address; null only for 0 bytes.
-/// @param nbytes  Has to be the tensor's size.
-/// @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`. The writer stays usable.
+/// @param writer  The writer.
+/// @param index   Index in the array given to `sa_writer_open`; see `sa_writer_find` for a name.
+/// @param data    `nbytes` bytes at any address; null only for 0 bytes.
+/// @param nbytes  The size of the tensor in bytes.
+/// @param error   Null, or receives the error.
+/// @return `SA_ERR_NOT_FOUND` if the index is out of range; `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`,
+///         `SA_ERR_CANCELLED`. The writer stays usable.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -83,14 +155,16 @@ pub unsafe extern "C" fn sa_writer_put(
     }
 }
 
-/// Writes a piece of a tensor. Pieces may come in any order and from any thread; where two overlap, what was written last
-/// stays.
+/// Writes a piece of a tensor. Pieces may come in any order and from any thread. Where two overlap, the one that was
+/// written last stays.
 ///
-/// @param index   Position of the tensor in the array given to `sa_writer_open`.
-/// @param offset  Where the piece goes, in bytes from the start of the tensor.
-/// @param data    `nbytes` bytes, at any address; null only for 0 bytes.
-/// @param nbytes  Bytes of the piece; it has to end within the tensor.
-/// @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`. The writer stays usable.
+/// @param writer  The writer.
+/// @param index   Index in the array given to `sa_writer_open`.
+/// @param offset  Where the piece starts, in bytes from the start of the tensor.
+/// @param data    `nbytes` bytes at any address; null only for 0 bytes.
+/// @param nbytes  Size of the piece in bytes. It must end within the tensor.
+/// @param error   Null, or receives the error.
+/// @return As `sa_writer_put`.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -112,28 +186,73 @@ pub unsafe extern "C" fn sa_writer_put_at(
     }
 }
 
-/// Puts the file in place, and frees the writer if that succeeds.
-///
-/// After a failure the writer is still the caller's: where a byte was missing (`SA_ERR_INVALID_ARGUMENT`, naming the
-/// tensor and the bytes) it can be put and the call repeated; after anything else only `sa_writer_abort` is left.
-///
-/// @param report  Null, or a report to fill.
+/// Total size in bytes of the tensor data that has not been written yet; 0 for null.
 ///
 /// # Safety
-/// Pointers are null or valid for the call; after success the writer is not used again.
+/// `writer` is null or a writer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sa_writer_bytes_missing(writer: *const sa_writer) -> u64 {
+    // SAFETY: as the caller says.
+    unsafe { writer.as_ref() }.map_or(0, |writer| writer.0.bytes_missing())
+}
+
+/// The first range of bytes that has not been written yet, in the order of the array given to `sa_writer_open`.
+///
+/// @param writer  The writer.
+/// @param index   Receives the index of the tensor in that array.
+/// @param offset  Receives the start of the range, in bytes from the start of the tensor.
+/// @param nbytes  Receives the size of the range in bytes; 0 if nothing is missing.
+/// @param error   Null, or receives the error.
+///
+/// # Safety
+/// Pointers are null or valid for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sa_writer_first_missing(
+    writer: *const sa_writer,
+    index: *mut usize,
+    offset: *mut u64,
+    nbytes: *mut u64,
+    error: *mut sa_error,
+) -> sa_status {
+    // SAFETY: the pointers are the C caller's, null or valid.
+    unsafe {
+        guard(error, || {
+            let writer = required(writer, "writer")?;
+            let (index, offset) = (Output::new(index, "index")?, Output::new(offset, "offset")?);
+            let nbytes = Output::new(nbytes, "nbytes")?;
+            let found = writer.0.first_missing().unwrap_or(Missing { index: 0, offset: 0, nbytes: 0 });
+            index.set(found.index);
+            offset.set(found.offset);
+            nbytes.set(found.nbytes);
+            Ok(())
+        })
+    }
+}
+
+/// Puts the file in place of the one at the path. The writer still has to be freed with `sa_writer_free`.
+///
+/// If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written and
+/// the call repeated. After any other result the writer can only be freed.
+///
+/// @param writer  The writer.
+/// @param report  Null, or receives the report.
+/// @param error   Null, or receives the error.
+/// @return `SA_ERR_INVALID_ARGUMENT`, `SA_ERR_IO`, `SA_ERR_NO_SPACE`.
+///
+/// # Safety
+/// Pointers are null or valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sa_writer_finish(
     writer: *mut sa_writer,
     report: *mut sa_write_report,
     error: *mut sa_error,
 ) -> sa_status {
-    // SAFETY: the pointers are the C caller's, null or valid; the writer came from `Box::into_raw` in `sa_writer_open`.
+    // SAFETY: the pointers are the C caller's, null or valid.
     unsafe {
         guard(error, || {
-            let open = required_mut(writer, "writer")?;
+            let writer = required_mut(writer, "writer")?;
             let out = Report::optional(report, "report")?;
-            let report = open.0.finish()?;
-            drop(Box::from_raw(writer));
+            let report = writer.0.finish()?;
             if let Some(out) = out {
                 out.set(&report.into());
             }
@@ -142,12 +261,13 @@ pub unsafe extern "C" fn sa_writer_finish(
     }
 }
 
-/// Gives up: frees the writer and removes what it wrote; the file at the path stays as it was. Null is ignored.
+/// Frees a writer. If `sa_writer_finish` did not succeed, this discards the unfinished file, and the file at the path
+/// stays as it was. Null is ignored.
 ///
 /// # Safety
 /// `writer` is null or a writer that is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sa_writer_abort(writer: *mut sa_writer) {
+pub unsafe extern "C" fn sa_writer_free(writer: *mut sa_writer) {
     if !writer.is_null() {
         // SAFETY: it came from `Box::into_raw` in `sa_writer_open`.
         drop(unsafe { Box::from_raw(writer) });

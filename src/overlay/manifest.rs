@@ -1,13 +1,12 @@
-//! What an overlay knows of its sources, to see what is stale; and the lock that keeps two runs apart.
+//! What an overlay knows of its sources, to see what is stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Name, Result, Status};
@@ -226,25 +225,6 @@ fn decoded(text: &str) -> Option<PathBuf> {
         out.extend_from_slice(part.get(2..)?.as_bytes());
     }
     Some(PathBuf::from(OsStr::from_bytes(&out)))
-}
-
-/// Held by one process at a time, and let go when it ends, however that is.
-pub(super) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] Option<File>);
-
-impl Lock {
-    /// Waits until nobody else holds it.
-    pub(super) fn of(path: &Path) -> Result<Lock> {
-        // Not through a link, which would make a file elsewhere, and not waiting for the other end of a FIFO.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let opened = File::options().create(true).truncate(false).write(true).custom_flags(flags).open(path);
-        let file = opened.map_err(|error| Error::io("lock", &error).at(path))?;
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)) {
-            Ok(()) => Ok(Lock(Some(file))),
-            // Some network file systems have no locks. What is written is put in place whole: two at once do the same
-            // work twice.
-            Err(_) => Ok(Lock(None)),
-        }
-    }
 }
 
 #[cfg(test)]

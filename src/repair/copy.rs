@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use super::page_cache::PageCache;
 use super::run::{Run, merged, push};
@@ -57,6 +58,8 @@ pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
 pub(super) struct Job<'a> {
     pub source: &'a File,
     pub target: &'a File,
+    /// For the messages of failed writes.
+    pub target_path: &'a Path,
     /// In the order of `to`.
     pub copy: &'a [Run],
     /// Empty where nothing is to be compared. In the order of `to`.
@@ -89,7 +92,7 @@ impl Job<'_> {
                 push(&mut window, *run);
             }
             if done - reported >= WINDOW || to_copy.is_empty() {
-                cache.finished(self.target, &window)?;
+                cache.finished(self.target, &window).map_err(|error| error.at(self.target_path))?;
                 window.clear();
                 reported = done;
                 report(progress, done.min(self.total), self.total)?;
@@ -183,7 +186,8 @@ impl Copier {
     }
 
     fn flush(&mut self, job: &Job, start: u64) -> Result<()> {
-        job.target.write_all_at(&self.buffer, start).map_err(|error| Error::io("write", &error))?;
+        let written = job.target.write_all_at(&self.buffer, start);
+        written.map_err(|error| Error::io("write", &error).at(job.target_path))?;
         self.buffer.clear();
         Ok(())
     }
@@ -219,6 +223,10 @@ fn in_kernel(job: &Job, run: Run) -> Result<Option<u64>> {
         Ok(0) => Ok(None),
         Ok(count) => Ok(Some(count as u64)),
         Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::BADF) => Ok(None),
+        // A full disk is the target's; another failure may be of either file.
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+            Err(Error::io("write", &error.into()).at(job.target_path))
+        }
         Err(error) => Err(Error::io("copy", &error.into())),
     }
 }
@@ -244,7 +252,8 @@ impl Comparer {
             self.ours.resize(count as usize, 0);
             self.theirs.resize(count as usize, 0);
             read(job.source, &mut self.theirs, run.from)?;
-            job.target.read_exact_at(&mut self.ours, run.to).map_err(|error| Error::io("read back", &error))?;
+            let read_back = job.target.read_exact_at(&mut self.ours, run.to);
+            read_back.map_err(|error| Error::io("read back", &error).at(job.target_path))?;
             if self.ours != self.theirs {
                 let differs = self.ours.iter().zip(&self.theirs).position(|(a, b)| a != b).unwrap_or(0) as u64;
                 let message = format!(
@@ -252,7 +261,7 @@ impl Comparer {
                     (job.tensor_at)(run.to + differs),
                     run.from + differs
                 );
-                return Err(Error::new(Status::Io, message));
+                return Err(Error::new(Status::Io, message).at(job.target_path));
             }
             run = Run { from: run.from + count, to: run.to + count, len: run.len - count };
         }
@@ -290,8 +299,16 @@ mod tests {
         source.write_all_at(&bytes, 0).unwrap();
         let copy = [run(0, 7, 299_990), run(299_990, 299_997, 4), run(299_996, 300_001, 4)];
         let name = |at: u64| format!("tensor at {at}");
-        let mut job =
-            Job { source: &source, target: &target, copy: &copy, compare: &copy, tensor_at: &name, done: 0, total: 9 };
+        let mut job = Job {
+            source: &source,
+            target: &target,
+            target_path: Path::new("target"),
+            copy: &copy,
+            compare: &copy,
+            tensor_at: &name,
+            done: 0,
+            total: 9,
+        };
         job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap();
         let mut back = vec![0; 300_005];
         target.read_exact_at(&mut back, 0).unwrap();
@@ -301,6 +318,6 @@ mod tests {
         let other = [run(1, 7, 299_990)];
         job.compare = &other;
         let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();
-        assert_eq!(error.to_string(), "tensor at 7: what was written differs from the source at its byte 1");
+        assert_eq!(error.to_string(), "target: tensor at 7: what was written differs from the source at its byte 1");
     }
 }

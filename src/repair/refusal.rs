@@ -7,18 +7,19 @@ use std::path::Path;
 
 use crate::atomic_file::{directory_of, free_space_in};
 use crate::error::{Error, Result, Status};
+use crate::source::Identity;
 
-const WAY_OUT: &str = "write the repaired file to another folder, or make an overlay";
+const WAY_OUT: &str = "write the repaired file to another directory (`--output DIR`), or make an overlay";
 
 /// Refuses to replace a file where that could harm something that its name or its links promise. `found` is what is
 /// at the path itself, not what a link there points to.
 pub(super) fn may_replace(path: &Path, found: &Metadata) -> Result<()> {
     if found.is_symlink() {
-        return refuse(format!("is a symbolic link, perhaps into a cache of downloads: {WAY_OUT}"));
+        return refuse(format!("is a symbolic link, perhaps into a download cache: {WAY_OUT}"));
     }
     if found.nlink() > 1 {
         let links = found.nlink();
-        return refuse(format!("has {links} hard links, and the others would keep the old content: {WAY_OUT}"));
+        return refuse(format!("has {links} hard links, and the other names would keep the old content: {WAY_OUT}"));
     }
     not_in_a_cache(path)?;
     may_write(path, found)
@@ -29,7 +30,7 @@ pub(super) fn is_another(destination: &Path, source: &Identity) -> Result<()> {
     let found = [fs::symlink_metadata(destination), fs::metadata(destination)];
     if found.into_iter().flatten().any(|found| source.same_file(&found)) {
         return refuse(format!(
-            "is the source itself, and in place has to be asked for (--in-place; no destination in a call): or {WAY_OUT}"
+            "is the source itself: to replace it, ask for a repair in place (`--in-place`), or {WAY_OUT}"
         ));
     }
     Ok(())
@@ -45,7 +46,7 @@ pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
     };
     let in_blobs = |path: &Path| {
         let directory = directory_of(path);
-        // A relative path may begin below the folder that it is in.
+        // A relative path may begin below its directory.
         let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
         directory.ends_with("blobs") && directory.with_file_name("snapshots").is_dir()
     };
@@ -56,15 +57,15 @@ pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file that is marked read-only, or whose folder is: also to root, who would not be stopped.
+/// Refuses a file that is marked read-only, or whose directory is. This also applies to root, whom the system would not stop.
 pub(super) fn may_write(path: &Path, found: &Metadata) -> Result<()> {
     if found.mode() & 0o222 == 0 || !is_writable(path) {
         return refuse(format!("is read-only: make it writable (chmod u+w), or {WAY_OUT}"));
     }
     let directory = directory_of(path);
-    let folder = fs::metadata(directory).map_err(|error| Error::io("stat", &error))?;
-    if folder.mode() & 0o222 == 0 || !is_writable(directory) {
-        return refuse(format!("its folder is read-only: make it writable (chmod u+w), or {WAY_OUT}"));
+    let found = fs::metadata(directory).map_err(|error| Error::io("stat", &error))?;
+    if found.mode() & 0o222 == 0 || !is_writable(directory) {
+        return refuse(format!("its directory is read-only: make it writable (chmod u+w), or {WAY_OUT}"));
     }
     Ok(())
 }
@@ -82,9 +83,9 @@ pub(super) fn room_for(target: &Path, size: u64) -> Result<()> {
     room_in(directory_of(target), size, "the new file")
 }
 
-/// Refuses where fewer bytes are free in that folder's file system than that takes.
-pub(crate) fn room_in(folder: &Path, size: u64, what: &str) -> Result<()> {
-    match free_space_in(folder) {
+/// Refuses where fewer bytes are free in the file system of a directory than that takes.
+pub(crate) fn room_in(directory: &Path, size: u64, what: &str) -> Result<()> {
+    match free_space_in(directory) {
         Some(free) if free < size => refuse(format!(
             "{size} bytes are needed for {what}, {free} are free, {} are missing: free some space, or write to another \
              disk",
@@ -100,33 +101,6 @@ pub(super) fn at(path: &Path) -> Result<Option<Metadata>> {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io("stat", &error)),
-    }
-}
-
-/// What tells that a file is still the same one, unchanged.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    mtime: (i64, i64),
-    ctime: (i64, i64),
-}
-
-impl Identity {
-    pub(crate) fn of(found: &Metadata) -> Identity {
-        Identity {
-            device: found.dev(),
-            inode: found.ino(),
-            size: found.size(),
-            mtime: (found.mtime(), found.mtime_nsec()),
-            ctime: (found.ctime(), found.ctime_nsec()),
-        }
-    }
-
-    /// Whether these are names of one file, changed or not.
-    fn same_file(&self, found: &Metadata) -> bool {
-        (self.device, self.inode) == (found.dev(), found.ino())
     }
 }
 

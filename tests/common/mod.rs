@@ -4,7 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use safealign::dtype::Dtype;
+use safealign::map::View;
 use safealign::writer::Tensor;
+
+/// The bytes of a view of a file that the test does not modify while it looks at them.
+pub fn bytes_of(view: &View) -> &[u8] {
+    // SAFETY: the tests only replace files that are mapped, and write to a mapping in between only.
+    unsafe { view.bytes() }
+}
 
 /// The folder of cases, with its manifest.
 pub fn cases() -> PathBuf {

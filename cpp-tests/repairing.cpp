@@ -1,10 +1,9 @@
-// Finding misaligned files and mending them through the C++ header.
+// Finding misaligned files, repairing them, and opening them with an aligned cache, through the C++ header.
 
 #include "check.h"
 #include "samples.hpp"
 
 #include <filesystem>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -42,7 +41,7 @@ RepairOptions fast() {
     return options;
 }
 
-void scan_tells_what_is_there() {
+void scan_reports_the_layout() {
     write_misaligned("scan.safetensors");
     const auto report = safealign::scan("scan.safetensors", 256);
     REQUIRE(report);
@@ -72,28 +71,28 @@ void scan_tells_what_is_there() {
     CHECK(safealign::scan("scan.safetensors\0x"s).error().status == Status::InvalidArgument);
 }
 
-void repair_mends() {
+void repair_aligns() {
     write_misaligned("old.safetensors");
     const std::string before = contents("old.safetensors");
     RepairOptions options = fast();
     options.dry_run = true;
-    const auto would = safealign::repair("old.safetensors", std::nullopt, options);
-    CHECK(would && would->action == RepairAction::Rewritten && would->bytes_compared == 0);
+    const auto would = safealign::repair_in_place("old.safetensors", options);
+    CHECK(would && would->action == RepairAction::Rewritten && would->bytes_verified == 0);
     options.dry_run = false;
 
     // Cancelled, and cancelled by what the callback throws.
     options.progress = [](std::uint64_t, std::uint64_t) { return false; };
-    CHECK(safealign::repair("old.safetensors", std::nullopt, options).error().status == Status::Cancelled);
+    CHECK(safealign::repair_in_place("old.safetensors", options).error().status == Status::Cancelled);
     options.progress = [](std::uint64_t, std::uint64_t) -> bool { throw std::logic_error("of the callback"); };
     try {
-        (void)safealign::repair("old.safetensors", std::nullopt, options);
+        (void)safealign::repair_in_place("old.safetensors", options);
         CHECK(!"thrown");
     } catch (const std::logic_error& thrown) {
         CHECK_EQ(std::string(thrown.what()), "of the callback");
     }
     CHECK(contents("old.safetensors") == before);
 
-    // In place has to be asked for.
+    // In place only by its own name.
     CHECK(safealign::repair("old.safetensors", "old.safetensors", fast()).error().status == Status::Refused);
     CHECK(safealign::repair("old.safetensors", "", fast()).error().status != Status::Ok);
     CHECK(safealign::repair("old.safetensors", "x\0y"s, fast()).error().status == Status::InvalidArgument);
@@ -108,52 +107,93 @@ void repair_mends() {
     REQUIRE(report);
     CHECK(report->action == RepairAction::Rewritten);
     CHECK_EQ(report->misaligned_tensors, 1u);
-    CHECK_EQ(report->bytes_compared, 11u);
+    CHECK_EQ(report->bytes_verified, 11u);
     CHECK_EQ(report->file_size, last);
     CHECK(contents("old.safetensors") == before);
     CHECK_EQ(safealign::scan("new.safetensors").value().misaligned_tensors, 0u);
 
-    CHECK(safealign::repair("old.safetensors", std::nullopt, fast()).value().action == RepairAction::Rewritten);
-    CHECK(safealign::repair("old.safetensors", std::nullopt, fast()).value().action == RepairAction::Untouched);
+    CHECK(safealign::repair_in_place("old.safetensors", fast()).value().action == RepairAction::Rewritten);
+    CHECK(safealign::repair_in_place("old.safetensors", fast()).value().action == RepairAction::Untouched);
     CHECK(safealign::repair("old.safetensors", "copy.safetensors", fast()).value().action == RepairAction::Copied);
     CHECK(contents("old.safetensors") == contents("new.safetensors"));
     RepairOptions odd = fast();
     odd.alignment = 3;
-    CHECK(safealign::repair("old.safetensors", std::nullopt, odd).error().status == Status::InvalidArgument);
+    CHECK(safealign::repair_in_place("old.safetensors", odd).error().status == Status::InvalidArgument);
 }
 
-void overlays_stand_in() {
+void overlays_are_made() {
     std::filesystem::create_directories("bundle");
     write_misaligned("bundle/model.safetensors");
     std::ofstream("bundle/config.json") << "{}";
     int calls = 0;
-    RepairOptions options = fast();
+    std::string warned;
+    safealign::OverlayOptions options;
+    options.durability = safealign::Durability::NotDurable;
     options.progress = [&](std::uint64_t, std::uint64_t) { return ++calls > 0; };
+    options.warning = [&](std::string_view path, std::string_view message) {
+        warned.append(path).append(": ").append(message).append("\n");
+    };
     const auto made = safealign::overlay_bundle("bundle", "overlay", options);
     REQUIRE(made);
     CHECK(made->written == 1 && made->linked == 1 && made->kept == 0 && made->warnings == 0 && calls > 0);
     CHECK_EQ(safealign::scan("overlay/model.safetensors").value().misaligned_tensors, 0u);
     CHECK(std::filesystem::is_symlink("overlay/config.json"));
-    const auto again = safealign::overlay_bundle("bundle", "overlay", fast());
-    CHECK(again && again->written == 0 && again->kept == 1);
+    CHECK(warned.empty());
+    std::ofstream("bundle/broken.safetensors") << "<html>";
+    const auto again = safealign::overlay_bundle("bundle", "overlay", options);
+    CHECK(again && again->written == 0 && again->kept == 1 && again->warnings == 1);
+    CHECK(warned.find("broken.safetensors: linked as it is: ") != std::string::npos);
 
-    // What somebody put there stays.
+    // A file of another program stays.
     std::filesystem::remove("overlay/config.json");
     std::ofstream("overlay/config.json") << "mine";
-    const auto refused = safealign::overlay_bundle("bundle", "overlay", fast());
+    const auto refused = safealign::overlay_bundle("bundle", "overlay", options);
     CHECK(!refused && refused.error().status == Status::Refused);
     CHECK(!refused && refused.error().message.find("config.json") != std::string::npos);
     CHECK(contents("overlay/config.json") == "mine");
-    options.force = true;
-    CHECK(safealign::overlay_bundle("bundle", "other", options).error().status == Status::InvalidArgument);
+}
+
+void aligned_caches_are_used() {
+    write_misaligned("cached.safetensors");
+    std::uint64_t last = 0;
+    safealign::AlignedCacheOptions options;
+    options.durability = safealign::Durability::NotDurable;
+    options.progress = [&](std::uint64_t, std::uint64_t) { return false; };
+    CHECK(safealign::write_aligned_cache("cached.safetensors", "cache", options).error().status == Status::Cancelled);
+    options.progress = [&](std::uint64_t done, std::uint64_t total) {
+        last = done;
+        return done <= total;
+    };
+    const auto cache = safealign::write_aligned_cache("cached.safetensors", "cache", options);
+    REQUIRE(cache);
+    CHECK(cache->is_new && cache->tensors == 1 && cache->tensor_bytes == 8 && cache->file_size == last);
+    CHECK(!safealign::write_aligned_cache("cached.safetensors", "cache", options).value().is_new);
+
+    safealign::OpenOptions open;
+    open.aligned_cache = cache->path;
+    const safealign::File file = safealign::File::open("cached.safetensors", open).value();
+    const safealign::View w = file.map("w").value();
+    CHECK(w.origin() == safealign::Origin::Cached && w.as<float>().value()[0] == 1.5f);
+    CHECK(file.map("b").value().origin() == safealign::Origin::Mapped);
+    CHECK_EQ(file.stats().tensors_copied, 0u);
+    // The control.
+    CHECK(safealign::File::open("cached.safetensors")->map("w")->origin() == safealign::Origin::Copied);
+
+    std::filesystem::copy_file("cached.safetensors", "another.safetensors");
+    const auto foreign = safealign::File::open("another.safetensors", open);
+    CHECK(!foreign && foreign.error().status == Status::InvalidArgument);
+    CHECK(!foreign && foreign.error().message.find("another.safetensors") != std::string::npos);
+    open.aligned_cache.push_back('\0');
+    CHECK(safealign::File::open("cached.safetensors", open).error().status == Status::InvalidArgument);
 }
 
 }  // namespace
 
 int main() {
-    samples::work_in("mending");
-    scan_tells_what_is_there();
-    repair_mends();
-    overlays_stand_in();
+    samples::work_in("repairing");
+    scan_reports_the_layout();
+    repair_aligns();
+    overlays_are_made();
+    aligned_caches_are_used();
     return check_report();
 }

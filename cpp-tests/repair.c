@@ -1,4 +1,4 @@
-/* Strict C99: finds a misaligned file, mends it, opens it through a cache of twins, all through the C ABI. */
+/* Strict C99: finds a misaligned file, opens it with an aligned cache, and repairs it, all through the C ABI. */
 
 #include "check.h"
 #include "safealign.h"
@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char path[] = "mend.safetensors";
+static const char path[] = "repair.safetensors";
 
-/* A header that is a multiple of 8 bytes long and one more: the F32 stands on an odd offset. */
+/* A header that is a multiple of 8 bytes long and one more: the F32 starts at an odd offset. */
 static int write_misaligned(const char *name) {
     static const char json[] = "{\"__metadata__\":{\"k\":\"v\"},\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
     const float data[2] = {1.5f, -2};
@@ -34,8 +34,8 @@ static uint64_t misaligned(const char *name, uint64_t *bytes) {
     sa_scan_report report;
     sa_scan_dtype row;
     sa_error error;
-    sa_scan_report_init(&report);
-    sa_scan_dtype_init(&row);
+    SA_INIT(&report);
+    SA_INIT(&row);
     if (!CHECK(sa_scan_file(name, NULL, &scan, &error) == SA_OK)) {
         fprintf(stderr, "%s\n", error.message);
         return 99;
@@ -66,6 +66,9 @@ int main(void) {
     sa_view view;
     sa_file *file = NULL;
     sa_scan *scan = NULL;
+    sa_aligned_cache *cache = NULL;
+    sa_aligned_cache_report cached;
+    sa_overlay_options overlay_options;
     sa_error error;
     uint64_t bytes = 0;
     int calls = 0;
@@ -75,58 +78,68 @@ int main(void) {
     }
     CHECK(misaligned(path, &bytes) == 1 && bytes == 8);
 
-    /* Opened through a cache, it maps without a copy, and stays as it is. */
-    sa_open_options_init(&open);
-    open.unaligned = SA_UNALIGNED_OVERLAY;
-    CHECK(sa_file_open(path, &open, &file, &error) == SA_ERR_INVALID_ARGUMENT && file == NULL);
-    CHECK(strstr(error.message, "overlay_dir") != NULL);
-    open.overlay_dir = "mend-twins";
-    if (CHECK(sa_file_open(path, &open, &file, &error) == SA_OK)) {
-        sa_stats_init(&stats);
-        CHECK(sa_map_tensor(file, "w", &view, &error) == SA_OK);
-        CHECK(view.origin == SA_ORIGIN_MAPPED && ((const float *)view.data)[0] == 1.5f);
-        CHECK(sa_file_stats(file, &stats, &error) == SA_OK && stats.misaligned_tensors == 0);
+    /* Opened with an aligned cache, it maps without a copy. The file stays as it is. */
+    SA_INIT(&view);
+    SA_INIT(&stats);
+    SA_INIT(&cached);
+    if (CHECK(sa_aligned_cache_write(path, "repair-cache", NULL, &cache, &error) == SA_OK)) {
+        CHECK(sa_aligned_cache_get(cache, &cached, &error) == SA_OK);
+        CHECK(cached.tensors == 1 && cached.tensor_bytes == 8 && cached.is_new == 1);
+        SA_INIT(&open);
+        open.aligned_cache = sa_aligned_cache_path(cache);
+        CHECK(sa_file_open(path, &open, &file, &error) == SA_OK);
+        CHECK(sa_map_tensor(file, "w", 1, &view, &error) == SA_OK);
+        CHECK(view.origin == SA_ORIGIN_CACHED && ((const float *)view.data)[0] == 1.5f);
+        CHECK(sa_file_stats(file, &stats, &error) == SA_OK && stats.tensors_copied == 0 && stats.tensors_mapped == 1);
         sa_view_release(view.owner);
         sa_file_free(file);
+        file = NULL;
+        CHECK(sa_file_open("repair-cache", &open, &file, &error) == SA_ERR_IO && file == NULL);
+        sa_aligned_cache_free(cache);
+    } else {
+        fprintf(stderr, "%s\n", error.message);
     }
     CHECK(misaligned(path, &bytes) == 1);
 
     /* Cancelled, nothing changes; a dry run says what would be done. */
-    sa_repair_options_init(&options);
-    sa_repair_report_init(&report);
+    SA_INIT(&options);
+    SA_INIT(&report);
     options.durability = SA_NOT_DURABLE;
     options.progress = cancel;
     options.progress_context = &calls;
-    CHECK(sa_repair_file(path, NULL, &options, &report, &error) == SA_ERR_CANCELLED && calls == 1);
+    CHECK(sa_repair_in_place(path, &options, &report, &error) == SA_ERR_CANCELLED && calls == 1);
     options.progress = NULL;
     options.dry_run = 1;
-    CHECK(sa_repair_file(path, NULL, &options, &report, &error) == SA_OK);
-    CHECK(report.action == SA_REPAIR_REWRITTEN && report.bytes_compared == 0);
+    CHECK(sa_repair_in_place(path, &options, &report, &error) == SA_OK);
+    CHECK(report.action == SA_REPAIR_REWRITTEN && report.bytes_verified == 0);
     CHECK(misaligned(path, &bytes) == 1);
 
     options.dry_run = 0;
-    if (!CHECK(sa_repair_file(path, NULL, &options, &report, &error) == SA_OK)) {
+    if (!CHECK(sa_repair_in_place(path, &options, &report, &error) == SA_OK)) {
         fprintf(stderr, "%s\n", error.message);
     }
-    CHECK(report.action == SA_REPAIR_REWRITTEN && report.misaligned_tensors == 1 && report.bytes_compared == 8);
+    CHECK(report.action == SA_REPAIR_REWRITTEN && report.misaligned_tensors == 1 && report.bytes_verified == 8);
     CHECK(misaligned(path, &bytes) == 0 && bytes == 0);
-    CHECK(sa_repair_file(path, NULL, NULL, &report, NULL) == SA_OK && report.action == SA_REPAIR_UNTOUCHED);
-    CHECK(sa_repair_file(path, "mended.safetensors", NULL, &report, NULL) == SA_OK);
+    CHECK(sa_repair_in_place(path, NULL, &report, NULL) == SA_OK && report.action == SA_REPAIR_UNTOUCHED);
+    CHECK(sa_repair_file(path, "repaired.safetensors", NULL, &report, NULL) == SA_OK);
     CHECK(report.action == SA_REPAIR_COPIED);
 
-    /* The folder of twins is a bundle like any other, whose files are aligned. */
-    sa_overlay_report_init(&overlay);
-    if (!CHECK(sa_overlay_bundle("mend-twins", "mend-overlay", NULL, &overlay, &error) == SA_OK)) {
+    /* The cache directory is a bundle like any other, whose files are aligned. */
+    SA_INIT(&overlay);
+    SA_INIT(&overlay_options);
+    overlay_options.durability = SA_NOT_DURABLE;
+    if (!CHECK(sa_overlay_bundle("repair-cache", "repair-overlay", &overlay_options, &overlay, &error) == SA_OK)) {
         fprintf(stderr, "%s\n", error.message);
     }
     CHECK(overlay.written == 0 && overlay.linked == 2 && overlay.warnings == 0);
-    CHECK(sa_overlay_bundle("mend-twins", "mend-twins/inner", NULL, NULL, &error) == SA_ERR_REFUSED);
-    options.force = 1;
-    CHECK(sa_overlay_bundle("mend-twins", "mend-overlay", &options, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
-    CHECK(sa_overlay_bundle(NULL, "mend-overlay", NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(sa_overlay_bundle("repair-cache", "repair-cache/inner", NULL, NULL, &error) == SA_ERR_REFUSED);
 
-    CHECK(sa_repair_file(NULL, NULL, NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
-    CHECK(sa_repair_file("missing.safetensors", NULL, NULL, NULL, &error) == SA_ERR_IO);
+    /* Without a destination nothing is repaired: a forgotten one must not replace the source. */
+    CHECK(sa_repair_file(path, NULL, NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "`destination` is null") != NULL);
+    CHECK(sa_repair_file(path, path, NULL, NULL, &error) == SA_ERR_REFUSED);
+    CHECK(sa_repair_in_place(NULL, NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
+    CHECK(sa_repair_in_place("missing.safetensors", NULL, NULL, &error) == SA_ERR_IO);
     CHECK(sa_scan_file("missing.safetensors", NULL, &scan, &error) == SA_ERR_IO && scan == NULL);
     CHECK(sa_scan_file(path, NULL, NULL, &error) == SA_ERR_INVALID_ARGUMENT);
     sa_scan_free(NULL);

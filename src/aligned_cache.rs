@@ -1,0 +1,274 @@
+//! Writes the misaligned tensors of a model, aligned, into a file in a cache directory, and finds them there.
+//!
+//! The cache file is a valid safetensors file that holds only the tensors that a loader would have to copy. Opened with
+//! [`OpenOptions::aligned_cache`](crate::map::OpenOptions::aligned_cache), a model is mapped from two files: each tensor
+//! from where it is aligned. Its memory belongs to a file and can be evicted, unlike that of a copy.
+//!
+//! The metadata of the cache file records, for each source file, its size, modification time, device, inode and a hash
+//! of its header. A cache file that does not match is an error. The data is not compared when a model is opened.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Name, Result, Status};
+use crate::file_lock::FileLock;
+use crate::header::Header;
+use crate::layout::{LayoutOptions, Plan, TensorSpec, check_alignment};
+use crate::repair::room_in;
+use crate::source::{self, Identity};
+use crate::writer::{Durability, Progress, Writer, WriterOptions, report};
+
+/// The metadata key of the source records.
+const SOURCES: &str = "safealign.aligned_cache.sources";
+/// Bytes that are copied at once.
+const STEP: usize = 8 << 20;
+
+/// How to write a cache file.
+#[derive(Default)]
+pub struct CacheOptions<'a> {
+    /// Of the cache file.
+    pub layout: LayoutOptions,
+    pub durability: Durability,
+    /// Called with the bytes of the cache file that are written and their total; breaking cancels.
+    pub progress: Option<Progress<'a>>,
+}
+
+/// A cache file, as [`write`] leaves it. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheReport {
+    /// The cache file, for [`OpenOptions::aligned_cache`](crate::map::OpenOptions::aligned_cache).
+    pub path: PathBuf,
+    /// Whether it was written by this call. Otherwise it was there already, and up to date.
+    pub is_new: bool,
+    pub file_size: u64,
+    /// Tensors that it holds.
+    pub tensors: u64,
+    /// Their total size.
+    pub tensor_bytes: u64,
+}
+
+/// A source file: what tells whether a cache file was written for it.
+pub(crate) struct Identified<'a> {
+    pub path: &'a Path,
+    pub identity: &'a Identity,
+    pub file: &'a File,
+    /// Where the model starts in the file, in bytes.
+    pub offset: u64,
+    pub header: &'a Header,
+}
+
+/// An open cache file, and where the tensors are in it.
+pub(crate) struct Found {
+    pub file: File,
+    pub len: u64,
+    /// For each tensor that was asked for, its offset from the start of the file, in bytes.
+    pub offsets: Vec<usize>,
+}
+
+/// A source file, open.
+struct Source {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+    header: Header,
+    misaligned: Vec<u32>,
+}
+
+/// Writes the misaligned tensors of the model at `source`, a file or a bundle, into a file in `directory`, which is
+/// created where it is missing. The source is not changed.
+///
+/// The name of the cache file depends on the real path of the source only: a stale cache file is replaced, and one that
+/// is up to date is kept. Concurrent calls for the same source are serialised.
+///
+/// Errors: [`Status::Refused`] if `directory` is the directory of the source or has too little free space;
+/// [`Status::Changed`] if the source was modified during the call; [`Status::Cancelled`]; [`Status::Unsupported`] for an
+/// unknown dtype; [`Status::NoSpace`], [`Status::Io`], and those of opening the source. Whatever fails, the cache file
+/// is the old one or the new one, complete.
+pub fn write(source: &Path, directory: &Path, options: CacheOptions) -> Result<CacheReport> {
+    check_alignment(options.layout.alignment)?;
+    let real = fs::canonicalize(source).map_err(|error| Error::io("open", &error).at(source))?;
+    let sources = [real.clone()].into_iter().map(Source::open).collect::<Result<Vec<Source>>>()?;
+    fs::create_dir_all(directory).map_err(|error| Error::io("create", &error).at(directory))?;
+    let directory = fs::canonicalize(directory).map_err(|error| Error::io("open", &error).at(directory))?;
+    if sources.iter().any(|source| source.path.parent() == Some(&directory)) {
+        let message = "is the directory of the source: use another directory for the aligned cache";
+        return Err(Error::new(Status::Refused, message).at(&directory));
+    }
+    let (stem, hash) = (real.file_stem().unwrap_or_default().to_string_lossy(), hex(real.as_os_str().as_bytes()));
+    let target = directory.join(format!("{stem}-{}.safetensors", &hash[..16]));
+    let _lock = FileLock::wait(&target.with_extension("lock"))?;
+    let current =
+        sources.iter().try_for_each(|source| open(&target, &source.identified(), &source.misaligned).map(drop));
+    let (is_new, file_size) = match current {
+        Ok(()) => (false, fs::metadata(&target).map_err(|error| Error::io("stat", &error).at(&target))?.len()),
+        Err(_) => (true, write_to(&target, &sources, options)?),
+    };
+    let sizes = sources.iter().flat_map(|source| source.tensors().map(|tensor| tensor.nbytes));
+    let (tensors, tensor_bytes) = sizes.fold((0, 0), |(tensors, bytes), nbytes| (tensors + 1, bytes + nbytes));
+    Ok(CacheReport { path: target, is_new, file_size, tensors, tensor_bytes })
+}
+
+fn write_to(target: &Path, sources: &[Source], options: CacheOptions) -> Result<u64> {
+    let mut owners: HashMap<&str, &Source> = HashMap::new();
+    for source in sources {
+        for tensor in source.tensors() {
+            if let Some(other) = owners.insert(tensor.name, source) {
+                let message = format!("tensor {}: is in {} too", Name(tensor.name), other.path.display());
+                return Err(Error::new(Status::Format, message).at(&source.path));
+            }
+        }
+    }
+    let records = sources.iter().map(|source| source.identified().record()).collect::<Result<Vec<Value>>>()?;
+    let records = Value::from(records).to_string();
+    let metadata = [(SOURCES, records.as_str())];
+    let specs: Vec<TensorSpec> = sources.iter().flat_map(Source::tensors).collect();
+    let plan = Plan::new(&specs, &metadata, &options.layout).map_err(|error| error.at(target))?;
+    let directory = target.parent().unwrap_or(Path::new("."));
+    room_in(directory, plan.file_size(), "the aligned cache").map_err(|error| error.at(target))?;
+    let mut progress = options.progress;
+    let (layout, durability) = (options.layout, options.durability);
+    let mut writer = Writer::open(target, &specs, &metadata, WriterOptions { layout, durability, progress: None })?;
+    let total = plan.file_size();
+    let (mut index, mut done) = (0, plan.data_start() + plan.gap_bytes());
+    let mut buffer = vec![0; STEP];
+    report(&mut progress, done, total).map_err(|error| error.at(target))?;
+    for source in sources {
+        for &tensor in &source.misaligned {
+            let Some(tensor) = source.header.get(tensor as usize) else { continue };
+            let start = source.header.data_start() + tensor.begin;
+            let mut offset = 0;
+            while offset < tensor.nbytes() {
+                let piece = &mut buffer[..(tensor.nbytes() - offset).min(STEP as u64) as usize];
+                let read = source.file.read_exact_at(piece, start + offset);
+                read.map_err(|error| source::read_error(&error).at(&source.path))?;
+                writer.put_at(index, offset, piece)?;
+                offset += piece.len() as u64;
+                done += piece.len() as u64;
+                report(&mut progress, done, total).map_err(|error| error.at(target))?;
+            }
+            index += 1;
+        }
+    }
+    sources.iter().try_for_each(Source::check_unchanged)?;
+    writer.finish()?;
+    Ok(total)
+}
+
+/// Opens the cache file at `path`, and finds in it the tensors of a source with those indices.
+///
+/// A file that was not written for this source, or for an earlier version of it, is an error that names both.
+pub(crate) fn open(path: &Path, source: &Identified, tensors: &[u32]) -> Result<Found> {
+    let found = || {
+        let (file, found) = source::open_regular(path)?;
+        let header = source::read_header(&file, found.len())?;
+        let survey = header.survey(found.len() - header.data_start())?;
+        let records = header.metadata().find(|&(key, _)| key == SOURCES);
+        let records = records.and_then(|(_, value)| serde_json::from_str::<Vec<Value>>(value).ok());
+        let Some(records) = records else {
+            let message = format!("is not an aligned cache, so it cannot be used for {}", source.path.display());
+            return Err(Error::new(Status::InvalidArgument, message));
+        };
+        if survey.misaligned_tensors > 0 {
+            return Err(Error::new(Status::Format, "is not aligned: write the aligned cache again"));
+        }
+        let wanted = source.record()?;
+        let is_same = |record: &Value| {
+            let keys = ["device", "inode", "size", "offset", "mtime", "header_sha256"];
+            keys.iter().all(|key| record[key] == wanted[key])
+        };
+        if !records.iter().any(is_same) {
+            let is_known = records.iter().any(|record| {
+                record["path"] == wanted["path"]
+                    || (record["device"] == wanted["device"] && record["inode"] == wanted["inode"])
+            });
+            let source = source.path.display();
+            return Err(if is_known {
+                let message = format!("is stale: {source} was modified since; write the aligned cache again");
+                Error::new(Status::Changed, message)
+            } else {
+                Error::new(Status::InvalidArgument, format!("was not written for {source}"))
+            });
+        }
+        let offset = |&index: &u32| {
+            let tensor = source.header.get(index as usize)?;
+            let cached = header.find(tensor.name).and_then(|at| header.get(at))?;
+            let same = cached.dtype == tensor.dtype && cached.shape == tensor.shape;
+            same.then_some((header.data_start() + cached.begin) as usize)
+        };
+        match tensors.iter().map(offset).collect::<Option<Vec<usize>>>() {
+            Some(offsets) => Ok(Found { file, len: found.len(), offsets }),
+            None => {
+                let message = format!("lacks a tensor of {}: write the aligned cache again", source.path.display());
+                Err(Error::new(Status::Changed, message))
+            }
+        }
+    };
+    found().map_err(|error: Error| error.at(path))
+}
+
+impl Identified<'_> {
+    /// What the cache file says of its source. The path is there for people; it is not compared.
+    fn record(&self) -> Result<Value> {
+        let mut header = vec![0; (self.header.data_start()) as usize];
+        self.file.read_exact_at(&mut header, self.offset).map_err(|error| source::read_error(&error).at(self.path))?;
+        let Identity { device, inode, size, mtime, .. } = *self.identity;
+        Ok(json!({
+            "path": self.path.to_string_lossy(),
+            "device": device,
+            "inode": inode,
+            "size": size,
+            "offset": self.offset,
+            "mtime": [mtime.0, mtime.1],
+            "header_sha256": hex(&header),
+        }))
+    }
+}
+
+impl Source {
+    fn open(path: PathBuf) -> Result<Source> {
+        let open = |path: &Path| {
+            let (file, found) = source::open_regular(path)?;
+            let header = source::read_header(&file, found.len())?;
+            header.require_known_dtypes()?;
+            header.survey(found.len() - header.data_start())?;
+            Ok((file, Identity::of(&found), header))
+        };
+        let (file, identity, header) = open(&path).map_err(|error: Error| error.at(&path))?;
+        let misaligned = (0..).zip(header.iter()).filter(|(_, tensor)| header.is_misaligned(tensor));
+        let misaligned = misaligned.map(|(index, _)| index).collect();
+        Ok(Source { path, file, identity, header, misaligned })
+    }
+
+    fn identified(&self) -> Identified<'_> {
+        Identified { path: &self.path, identity: &self.identity, file: &self.file, offset: 0, header: &self.header }
+    }
+
+    /// The tensors to be written.
+    fn tensors(&self) -> impl Iterator<Item = TensorSpec<'_>> {
+        self.misaligned.iter().filter_map(|&index| {
+            let tensor = self.header.get(index as usize)?;
+            let nbytes = tensor.nbytes();
+            Some(TensorSpec { name: tensor.name, dtype: tensor.dtype?, shape: tensor.shape, nbytes })
+        })
+    }
+
+    /// Fails if the file is not what it was when it was opened, or another file has its name.
+    fn check_unchanged(&self) -> Result<()> {
+        let same = |found: std::io::Result<fs::Metadata>| found.is_ok_and(|now| Identity::of(&now) == self.identity);
+        if same(self.file.metadata()) && same(fs::metadata(&self.path)) {
+            return Ok(());
+        }
+        let message = "the source was modified during the call: no aligned cache was written";
+        Err(Error::new(Status::Changed, message).at(&self.path))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
