@@ -104,7 +104,7 @@ fn a_second_call_keeps_a_current_cache_and_replaces_a_stale_one() {
     assert!(message.starts_with(&*first.path.to_string_lossy()), "{message}");
     let replaced = write(&source, &directory).expect("writes");
     assert_eq!((replaced.is_new, &replaced.path), (true, &first.path));
-    assert_eq!(files(&directory), [first.path.clone()]);
+    assert_eq!(files(&directory), std::slice::from_ref(&first.path));
     let view = open_with(&source, &first.path).expect("opens").map("new").expect("maps");
     assert_eq!(bytes_of(&view), other[1].data);
     // Who has the old files mapped keeps them.
