@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what the tests and the demo need and a fresh machine lacks: CMake, Ninja, other safetensors readers, valgrind,
-# strace, pkg-config. Asked for are a Rust toolchain, a C++ compiler and Python 3.
+# strace, pkg-config, abigail-tools. Asked for are a Rust toolchain, a C++ compiler and Python 3.
 #
 # Sourced, it exports CMAKE, CTEST, NINJA, PYTHON, and PYTHON_OLD with the older MLX that is tested; called, it prints them.
 # A second run changes nothing.
@@ -19,6 +19,7 @@ safealign_debian_packages() {
     command -v valgrind >/dev/null || missing+=(valgrind)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     command -v strace >/dev/null || missing+=(strace)
+    command -v abidw >/dev/null || missing+=(abigail-tools)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     if [ ${#missing[@]} -eq 0 ]; then
         return

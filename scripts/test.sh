@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test: Rust, then C and C++ by ctest, with other readers, under valgrind and under ASan.
+# Every test: Rust, then C and C++ by ctest, with other readers, under valgrind and under ASan, then the ABI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh
@@ -22,6 +22,7 @@ else
 fi
 
 bash scripts/cpp.sh
+bash scripts/abi.sh
 
 printf '\n== what the command repairs, by readers that are not ours\n'
 CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet -p safealign-cli

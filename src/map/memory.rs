@@ -57,10 +57,10 @@ pub(super) struct Memory {
 
 /// What holds the bytes.
 enum Held {
-    /// A mapping that cannot be written to. The second number is the offset of `base` in it.
-    ReadOnly(Mmap, usize),
+    /// A mapping that cannot be written to.
+    ReadOnly(Mmap),
     /// A private mapping that can be written to.
-    Private(MmapMut, usize),
+    Private(MmapMut),
     /// Anonymous memory that the file was read into.
     Read(MmapMut),
     /// Memory of the caller.
@@ -76,14 +76,12 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Maps `len` bytes of a file from `offset` on, or reads them where the file system cannot map.
     pub(super) fn of(file: &File, offset: u64, len: u64, mode: MapMode) -> Result<Memory> {
-        let page = rustix::param::page_size() as u64;
-        let before = (offset % page) as usize;
         let len = usize::try_from(len)
             .ok()
-            .filter(|&len| len.checked_add(before).is_some_and(|whole| isize::try_from(whole).is_ok()))
+            .filter(|&len| isize::try_from(len).is_ok())
             .ok_or_else(|| Error::new(Status::TooLarge, format!("{len} bytes do not fit the address space")))?;
         let mut options = MmapOptions::new();
-        options.offset(offset - before as u64).len(len + before);
+        options.offset(offset).len(len);
         let held = match mode {
             // SAFETY: tensor data is read from the mapping as raw bytes only, for which every value is valid; the
             // header was read beforehand. What a change of the file means is documented at the module.
@@ -93,11 +91,9 @@ impl Memory {
                     true => unsafe { options.map_copy_read_only(file) },
                     false => Err(error),
                 })
-                .map(|map| Held::ReadOnly(map, before)),
+                .map(Held::ReadOnly),
             // SAFETY: as above; pages that are written become private to this process.
-            MapMode::CopyOnWrite => {
-                unsafe { options.no_reserve_swap().map_copy(file) }.map(|map| Held::Private(map, before))
-            }
+            MapMode::CopyOnWrite => unsafe { options.no_reserve_swap().map_copy(file) }.map(Held::Private),
         };
         match held {
             Ok(held) => Ok(Memory::held(held, len)),
@@ -125,9 +121,8 @@ impl Memory {
     fn held(mut held: Held, len: usize) -> Memory {
         // Taken once: a later `&mut` to a mapping would end the validity of what was handed out.
         let base = match &mut held {
-            Held::ReadOnly(map, before) => NonNull::from(&map[*before..]).cast(),
-            Held::Private(map, before) => NonNull::from(&mut map[*before..]).cast(),
-            Held::Read(map) => NonNull::from(&mut map[..]).cast(),
+            Held::ReadOnly(map) => NonNull::from(&map[..]).cast(),
+            Held::Private(map) | Held::Read(map) => NonNull::from(&mut map[..]).cast(),
             Held::Borrowed(bytes) => bytes.start,
         };
         Memory { base, len, held }
@@ -162,8 +157,8 @@ impl Memory {
     pub(super) fn populate(&self, offset: usize) {
         let len = READ_AHEAD_STEP.min(self.len - offset);
         let advise = |advice| match &self.held {
-            Held::ReadOnly(map, before) => map.advise_range(advice, before + offset, len),
-            Held::Private(map, before) => map.advise_range(advice, before + offset, len),
+            Held::ReadOnly(map) => map.advise_range(advice, offset, len),
+            Held::Private(map) => map.advise_range(advice, offset, len),
             Held::Read(_) | Held::Borrowed(_) => Ok(()),
         };
         #[cfg(target_os = "linux")]
@@ -183,8 +178,8 @@ impl Memory {
                 return match &self.held {
                     // SAFETY: the mapping is never written through, so pages that are dropped come back from the file
                     // as they were.
-                    Held::ReadOnly(map, before) => unsafe {
-                        map.unchecked_advise_range(UncheckedAdvice::DontNeed, before + offset, len)
+                    Held::ReadOnly(map) => unsafe {
+                        map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, len)
                     },
                     // Dropping these pages would discard what was written, or the only copy.
                     Held::Private(..) | Held::Read(_) | Held::Borrowed(_) => Ok(()),
@@ -192,8 +187,8 @@ impl Memory {
             }
         };
         match &self.held {
-            Held::ReadOnly(map, before) => map.advise_range(advice, before + offset, len),
-            Held::Private(map, before) => map.advise_range(advice, before + offset, len),
+            Held::ReadOnly(map) => map.advise_range(advice, offset, len),
+            Held::Private(map) => map.advise_range(advice, offset, len),
             Held::Read(_) | Held::Borrowed(_) => Ok(()),
         }
     }
