@@ -49,7 +49,7 @@
 /**
  * The version of this header.
  */
-#define SA_VERSION_MINOR 1
+#define SA_VERSION_MINOR 2
 
 /**
  * The version of this header.

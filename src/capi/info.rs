@@ -10,7 +10,7 @@ use crate::error::Status;
 /// The version of this header.
 pub const SA_VERSION_MAJOR: u32 = 0;
 /// The version of this header.
-pub const SA_VERSION_MINOR: u32 = 1;
+pub const SA_VERSION_MINOR: u32 = 2;
 /// The version of this header.
 pub const SA_VERSION_PATCH: u32 = 0;
 
