@@ -57,10 +57,9 @@ if(NOT TARGET mlx AND (safealign_top_level OR MLX_ROOT OR MLX_DIR OR SAFEALIGN_P
 endif()
 
 if(TARGET mlx)
-  add_library(safealign_mlx INTERFACE)
-  add_library(safealign::mlx ALIAS safealign_mlx)
-  target_compile_features(safealign_mlx INTERFACE cxx_std_20)
-  target_link_libraries(safealign_mlx INTERFACE safealign::safealign mlx)
+  add_library(safealign::mlx INTERFACE IMPORTED GLOBAL)
+  target_compile_features(safealign::mlx INTERFACE cxx_std_20)
+  target_link_libraries(safealign::mlx INTERFACE safealign::safealign mlx)
 endif()
 
 if(SAFEALIGN_MLX_INTERPOSE)
