@@ -2,7 +2,7 @@
 
 # The part of a version that names the ABI: 0.2 of 0.2.1, and 1 of 1.2.1. build.rs follows the same rule.
 function(safealign_abi_version out version)
-  if(NOT version MATCHES "^0\\.[0-9]+" AND NOT version MATCHES "^[1-9][0-9]*")
+  if(NOT version MATCHES "^(0\\.[0-9]+|[1-9][0-9]*)")
     message(FATAL_ERROR "safealign: no version: ${version}")
   endif()
   set(${out} "${CMAKE_MATCH_0}" PARENT_SCOPE)
