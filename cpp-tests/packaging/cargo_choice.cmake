@@ -1,0 +1,118 @@
+# Which cargo and which rustc configure and build, by programs that only answer --version and keep what they were given.
+cmake_minimum_required(VERSION 3.20)
+include("${CMAKE_CURRENT_LIST_DIR}/nested.cmake")
+
+file(REMOVE_RECURSE "${BUILD}")
+set(path "$ENV{PATH}")
+set(options -D SAFEALIGN_BUILD_TESTS=OFF)
+# Of the caller's, nothing may show.
+foreach(name CARGO_HOME CARGO_BUILD_TARGET RUSTC CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER)
+  unset(ENV{${name}})
+endforeach()
+set(ENV{HOME} "${BUILD}/home")
+foreach(place home/.cargo/bin cargo-home/bin path)
+  fake_tool("${BUILD}/${place}/cargo" 1.999.0)
+  fake_tool("${BUILD}/${place}/rustc" 1.999.0)
+endforeach()
+
+function(expect_failure)
+  nested_configure("${SAFEALIGN}" "${BUILD}/build" ${options})
+  # CMake breaks the lines of a message.
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  foreach(part IN LISTS ARGN)
+    string(FIND "${output}" "${part}" at)
+    if(NOT failed OR at EQUAL -1)
+      message(FATAL_ERROR "expected a failure that says '${part}':\n${output}")
+    endif()
+  endforeach()
+endfunction()
+
+# Checks which cargo is chosen.
+function(expect_cargo dir)
+  nested_configure_or_fail("${SAFEALIGN}" "${BUILD}/build" ${options} ${ARGN})
+  nested_cached(cargo "${BUILD}/build" SAFEALIGN_CARGO)
+  expect_equal("cargo" "${cargo}" "${dir}/cargo")
+endfunction()
+
+# Checks that a variable of the environment in which cargo built has a value.
+function(expect_variable name expected)
+  file(STRINGS "${BUILD}/path/environment" line REGEX "^${name}=")
+  expect_equal("cargo's environment" "${line}" "${name}=${expected}")
+endfunction()
+
+if(CASE STREQUAL "old")
+  file(STRINGS "${SAFEALIGN}/Cargo.toml" required REGEX "^rust-version = ")
+  string(REGEX MATCH "[0-9.]+" required "${required}")
+  set(ENV{PATH} "${BUILD}/old:${path}")
+  fake_tool("${BUILD}/old/cargo" 1.63.0)
+  fake_tool("${BUILD}/old/rustc" 1.63.0)
+  expect_failure("${BUILD}/old/cargo has version 1.63.0, but Rust ${required} or newer is required"
+    "set SAFEALIGN_CARGO to another cargo")
+  # A new cargo with an old rustc is no better.
+  fake_tool("${BUILD}/old/cargo" 1.999.0)
+  expect_failure("${BUILD}/old/rustc has version 1.63.0, but Rust ${required} or newer is required")
+  # A proxy of rustup without a toolchain.
+  file(WRITE "${BUILD}/old/cargo" "#!/bin/sh\necho 'no default toolchain is configured' >&2\nexit 1\n")
+  expect_failure("${BUILD}/old/cargo --version` failed" "no default toolchain is configured")
+elseif(CASE STREQUAL "path")
+  set(ENV{PATH} "${BUILD}/path:${path}")
+  # Neither rustup's directory, nor CARGO_HOME, nor what an unset CARGO_HOME makes of "$CARGO_HOME/bin".
+  expect_cargo("${BUILD}/path")
+  set(ENV{CARGO_HOME} "${BUILD}/cargo-home")
+  expect_cargo("${BUILD}/path")
+  # An explicit choice comes before PATH.
+  expect_cargo("${BUILD}/cargo-home" -D "SAFEALIGN_CARGO=${BUILD}/cargo-home/cargo")
+elseif(CASE STREQUAL "fallback")
+  # No cargo in PATH: the functions alone, since a compiler might need the rest of PATH.
+  include("${SAFEALIGN}/cmake/cargo.cmake")
+  set(ENV{PATH} "${BUILD}/empty")
+  safealign_find_cargo()
+  expect_equal("cargo" "${SAFEALIGN_CARGO}" "${BUILD}/home/.cargo/bin/cargo")
+  unset(SAFEALIGN_CARGO)
+  unset(SAFEALIGN_CARGO CACHE)
+  set(ENV{CARGO_HOME} "${BUILD}/cargo-home")
+  safealign_find_cargo()
+  expect_equal("cargo" "${SAFEALIGN_CARGO}" "${BUILD}/cargo-home/bin/cargo")
+elseif(CASE STREQUAL "rustc")
+  # cargo is told to run the rustc beside it, not the one that comes first in PATH.
+  set(ENV{PATH} "${BUILD}/first:${BUILD}/path:${path}")
+  fake_tool("${BUILD}/first/rustc" 1.999.0)
+  set(ENV{CARGO_BUILD_TARGET} "")
+  expect_cargo("${BUILD}/path")
+  nested_build("${BUILD}/build" --target safealign-cargo)
+  expect_variable(RUSTC "${BUILD}/path/rustc")
+  file(READ "${BUILD}/path/arguments" arguments)
+  if(arguments MATCHES "--target")
+    message(FATAL_ERROR "cargo was given a target: ${arguments}")
+  endif()
+elseif(CASE STREQUAL "cross")
+  # A cross toolchain: its target, and its compiler as the linker. The compiler is the host's, which does not matter here.
+  set(ENV{PATH} "${BUILD}/path:${path}")
+  list(APPEND options -D CMAKE_SYSTEM_NAME=Linux -D CMAKE_SYSTEM_PROCESSOR=aarch64)
+  expect_cargo("${BUILD}/path")
+  nested_build("${BUILD}/build" --target safealign-cargo)
+  file(READ "${BUILD}/path/arguments" arguments)
+  if(NOT arguments MATCHES "--target aarch64-unknown-linux-gnu ")
+    message(FATAL_ERROR "cargo was given no target: ${arguments}")
+  endif()
+  expect_variable(CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER "${CC}")
+  # Options of the toolchain go with it.
+  file(MAKE_DIRECTORY "${BUILD}/sys root")
+  expect_cargo("${BUILD}/path" -D "CMAKE_SYSROOT=${BUILD}/sys root" -D CMAKE_C_COMPILER_WORKS=1
+    -D CMAKE_CXX_COMPILER_WORKS=1)
+  nested_build("${BUILD}/build" --target safealign-cargo)
+  expect_variable(CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER "${BUILD}/build/cargo-linker")
+  execute_process(COMMAND "${BUILD}/build/cargo-linker" -print-sysroot OUTPUT_VARIABLE sysroot
+    OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+  if(NOT failed)
+    expect_equal("the linker's sysroot" "${sysroot}" "${BUILD}/sys root")
+  endif()
+  # A linker that the user chose stays.
+  set(ENV{CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER} my-linker)
+  expect_cargo("${BUILD}/path")
+  unset(ENV{CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER})
+  nested_build("${BUILD}/build" --target safealign-cargo)
+  expect_variable(CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER my-linker)
+else()
+  message(FATAL_ERROR "no such case: ${CASE}")
+endif()
