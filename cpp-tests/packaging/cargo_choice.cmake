@@ -61,7 +61,7 @@ elseif(CASE STREQUAL "path")
   set(ENV{CARGO_HOME} "${BUILD}/cargo-home")
   expect_cargo("${BUILD}/path")
   # An explicit choice comes before PATH.
-  expect_cargo("${BUILD}/cargo-home" -D "SAFEALIGN_CARGO=${BUILD}/cargo-home/cargo")
+  expect_cargo("${BUILD}/cargo-home/bin" -D "SAFEALIGN_CARGO=${BUILD}/cargo-home/bin/cargo")
 elseif(CASE STREQUAL "fallback")
   # No cargo in PATH: the functions alone, since a compiler might need the rest of PATH.
   include("${SAFEALIGN}/cmake/cargo.cmake")
