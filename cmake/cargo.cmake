@@ -26,8 +26,8 @@ function(safealign_find_cargo)
   endif()
 endfunction()
 
-# The rustc of a cargo: the one in its directory, or else the one in PATH. A cargo left to itself runs the rustc in PATH,
-# which may belong to another toolchain.
+# The rustc of a cargo: the one in its directory, or else the one in PATH. A cargo left to itself runs the rustc in
+# PATH, which may belong to another toolchain.
 function(safealign_rustc_of out cargo)
   get_filename_component(dir "${cargo}" DIRECTORY)
   get_filename_component(real "${cargo}" REALPATH)
@@ -45,8 +45,8 @@ function(safealign_rustc_of out cargo)
   set(${out} "${rustc}" PARENT_SCOPE)
 endfunction()
 
-# Fails if a Rust tool is older than `required`. Its toolchain may depend on the working directory, so `source_dir` is the
-# one that it is later run in.
+# Fails if a Rust tool is older than `required`. Its toolchain may depend on the working directory, so `source_dir` is
+# the one that it is later run in.
 function(safealign_check_rust_version tool required source_dir)
   execute_process(COMMAND "${tool}" --version WORKING_DIRECTORY "${source_dir}"
     OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE failed)
@@ -153,7 +153,8 @@ function(safealign_cross_linker out script)
   set(${out} "${linker}" PARENT_SCOPE)
 endfunction()
 
-# The environment for cargo, as arguments of `cmake -E env`: the rustc of this cargo, and what CMake knows of the targets.
+# The environment for cargo, as arguments of `cmake -E env`: the rustc of this cargo, and what CMake knows of the
+# targets.
 function(safealign_cargo_environment out rustc targets)
   # Unset are a target, which would move cargo's output, and the job server of make, which make does not share with it.
   set(environment --unset=CARGO_BUILD_TARGET --unset=MAKEFLAGS "RUSTC=${rustc}")

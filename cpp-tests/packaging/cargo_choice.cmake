@@ -86,7 +86,7 @@ elseif(CASE STREQUAL "rustc")
     message(FATAL_ERROR "cargo was given a target: ${arguments}")
   endif()
 elseif(CASE STREQUAL "cross")
-  # A cross toolchain: its target, and its compiler as the linker. The compiler is the host's, which does not matter here.
+  # A cross toolchain: its target, and its compiler as the linker. Here the compiler is the host's.
   set(ENV{PATH} "${BUILD}/path:${path}")
   list(APPEND options -D CMAKE_SYSTEM_NAME=Linux -D CMAKE_SYSTEM_PROCESSOR=aarch64)
   expect_cargo("${BUILD}/path")
