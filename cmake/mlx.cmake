@@ -21,8 +21,8 @@ function(safealign_mlx_of_python out python)
   set(${out} "${root}" PARENT_SCOPE)
 endfunction()
 
-# The Python packages keep what MLX itself links in a directory of their own, where a program finds it by MLX's own path,
-# and the linker does not always.
+# The Python packages keep what MLX itself links in a directory of their own, where a program finds it by MLX's own
+# path, and the linker does not always.
 function(safealign_mlx_link_options target root)
   if(EXISTS "${root}/../mlx_cpu.libs")
     target_link_options(${target} INTERFACE "LINKER:-rpath-link,${root}/../mlx_cpu.libs")
