@@ -33,8 +33,8 @@ function(expect_equal what found expected)
   endif()
 endfunction()
 
-# fake_tool(PATH VERSION): a Rust tool that answers --version. A cargo that builds makes empty libraries, and keeps its
-# arguments and its environment in files beside itself.
+# fake_tool(PATH VERSION): a Rust tool that answers --version. A cargo that builds writes the target into each library,
+# and keeps its arguments and its environment in files beside itself.
 function(fake_tool path version)
   get_filename_component(name "${path}" NAME)
   get_filename_component(dir "${path}" DIRECTORY)
@@ -46,16 +46,19 @@ if [ \"$1\" = --version ]; then
 fi
 echo \"$*\" >'${dir}/arguments'
 env >'${dir}/environment'
-target=
+targets=.
 while [ $# -gt 0 ]; do
     if [ \"$1\" = --target ]; then
-        target=/$2
+        targets=\"\${targets#.} $2\"
     fi
     shift
 done
-mkdir -p \"$CARGO_TARGET_DIR$target/release\"
-: >\"$CARGO_TARGET_DIR$target/release/libsafealign.so\"
-: >\"$CARGO_TARGET_DIR$target/release/libsafealign.a\"
+for target in $targets; do
+    mkdir -p \"$CARGO_TARGET_DIR/$target/release\"
+    for library in so dylib a; do
+        echo \"$target\" >\"$CARGO_TARGET_DIR/$target/release/libsafealign.$library\"
+    done
+done
 ")
   file(CHMOD "${path}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endfunction()
