@@ -2,7 +2,7 @@
 # Builds the library and a program with it for aarch64 by a CMake toolchain file, and runs the program under qemu.
 #
 # Debian's rustc-web builds the standard library for any target. Its packages are unpacked into build/cross and not
-# installed, so that its cargo does not get in the way of the one in PATH. Needs Debian 12, root and about three minutes.
+# installed, so that the system gets no second cargo. Needs Debian 12 and root, and takes about three minutes.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
