@@ -3,16 +3,17 @@
 #   safealign::mlx            safealign_mlx.hpp for programs that link MLX
 #   safealign_mlx_interpose   the library that takes the place of MLX's own functions by LD_PRELOAD
 #
-# MLX is the target `mlx` of the project that this is part of, or what find_package(MLX) finds: MLX_ROOT names the folder of
-# an installation, such as that of a Python package, and SAFEALIGN_PYTHON a Python whose MLX is taken. Part of another
-# project, MLX is looked for only if one of them is set: a fork of MLX has yet to define `mlx`.
+# MLX is the target `mlx` of the project that this is part of, or what find_package(MLX) finds: MLX_ROOT names the
+# directory of an installation, such as that of a Python package, and SAFEALIGN_PYTHON a Python whose MLX is used. As
+# part of another project, MLX is searched for only if one of them is set: a fork of MLX has yet to define `mlx`.
 
 option(SAFEALIGN_MLX_INTERPOSE "Build the library that puts safealign in front of an unmodified MLX" OFF)
 set(SAFEALIGN_PYTHON_OLD "" CACHE STRING "A Python with the older MLX that the tests cover, with safetensors and numpy")
 
-# The folder of a Python's MLX, which has include/ and lib/.
+# The directory of a Python's MLX, which has include/ and lib/.
 function(safealign_mlx_of_python out python)
-  execute_process(COMMAND "${python}" -c "import mlx.core, os; print(os.path.dirname(os.path.realpath(mlx.core.__file__)))"
+  execute_process(
+    COMMAND "${python}" -c "import mlx.core, os; print(os.path.dirname(os.path.realpath(mlx.core.__file__)))"
     OUTPUT_VARIABLE root OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
   if(failed)
     message(FATAL_ERROR "safealign: ${python} cannot import mlx.core")
@@ -20,8 +21,8 @@ function(safealign_mlx_of_python out python)
   set(${out} "${root}" PARENT_SCOPE)
 endfunction()
 
-# The Python packages keep what MLX itself links in a folder of their own, where a program finds it by MLX's own path, and
-# the linker does not always.
+# The Python packages keep what MLX itself links in a directory of their own, where a program finds it by MLX's own
+# path, and the linker does not always.
 function(safealign_mlx_link_options target root)
   if(EXISTS "${root}/../mlx_cpu.libs")
     target_link_options(${target} INTERFACE "LINKER:-rpath-link,${root}/../mlx_cpu.libs")
@@ -57,10 +58,9 @@ if(NOT TARGET mlx AND (safealign_top_level OR MLX_ROOT OR MLX_DIR OR SAFEALIGN_P
 endif()
 
 if(TARGET mlx)
-  add_library(safealign_mlx INTERFACE)
-  add_library(safealign::mlx ALIAS safealign_mlx)
-  target_compile_features(safealign_mlx INTERFACE cxx_std_20)
-  target_link_libraries(safealign_mlx INTERFACE safealign::safealign mlx)
+  add_library(safealign::mlx INTERFACE IMPORTED GLOBAL)
+  target_compile_features(safealign::mlx INTERFACE cxx_std_20)
+  target_link_libraries(safealign::mlx INTERFACE safealign::safealign mlx)
 endif()
 
 if(SAFEALIGN_MLX_INTERPOSE)

@@ -1,6 +1,8 @@
 # The libraries that CMakeLists.txt names are those that rustc asks for.
 cmake_minimum_required(VERSION 3.20)
 
+unset(ENV{CARGO_BUILD_TARGET})
+set(ENV{RUSTC} "${RUSTC}")
 execute_process(
   COMMAND "${CARGO}" rustc --locked --lib --crate-type staticlib --release --manifest-path "${MANIFEST}"
           --target-dir "${TARGET_DIR}" -- --print native-static-libs

@@ -1,0 +1,36 @@
+# The ABI version in the name of the library: build.rs and CMake name it alike, for this version and for later ones.
+cmake_minimum_required(VERSION 3.20)
+include("${CMAKE_CURRENT_LIST_DIR}/nested.cmake")
+include("${SAFEALIGN}/cmake/cargo.cmake")
+
+file(MAKE_DIRECTORY "${BUILD}")
+execute_process(COMMAND "${RUSTC}" --edition 2021 -o "${BUILD}/build-script" "${SAFEALIGN}/build.rs"
+  COMMAND_ERROR_IS_FATAL ANY)
+# Version, SONAME, install name.
+foreach(row "0.2.0 libsafealign.so.0.2 libsafealign.0.2.dylib" "0.12.3 libsafealign.so.0.12 libsafealign.0.12.dylib"
+        "1.0.0 libsafealign.so.1 libsafealign.1.dylib" "12.3.4 libsafealign.so.12 libsafealign.12.dylib")
+  string(REPLACE " " ";" row "${row}")
+  list(GET row 0 version)
+  list(GET row 1 soname)
+  list(GET row 2 install_name)
+  safealign_abi_version(abi "${version}")
+  expect_equal("the SONAME of CMake for ${version}" "libsafealign.so.${abi}" "${soname}")
+  string(REPLACE "." ";" parts "${version}")
+  list(GET parts 0 major)
+  list(GET parts 1 minor)
+  set(ENV{CARGO_PKG_VERSION_MAJOR} "${major}")
+  set(ENV{CARGO_PKG_VERSION_MINOR} "${minor}")
+  set(ENV{CARGO_CFG_TARGET_FAMILY} unix)
+  foreach(vendor unknown apple)
+    set(ENV{CARGO_CFG_TARGET_VENDOR} ${vendor})
+    execute_process(COMMAND "${BUILD}/build-script" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCH "cargo:rustc-cdylib-link-arg=[^\n]*" argument "${said}")
+    if(vendor STREQUAL "apple")
+      set(expected "-Wl,-install_name,@rpath/${install_name}")
+    else()
+      set(expected "-Wl,-soname,${soname}")
+    endif()
+    expect_equal("the argument of build.rs for ${version} and ${vendor}" "${argument}"
+      "cargo:rustc-cdylib-link-arg=${expected}")
+  endforeach()
+endforeach()
