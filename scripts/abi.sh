@@ -114,7 +114,8 @@ for program in plain grown; do
                     echo 'LEFT OUT: valgrind is not installed'
                     continue
                 fi
-                run=(valgrind --quiet --leak-check=full --error-exitcode=9 --errors-for-leak-kinds=definite,indirect)
+                run=(valgrind --quiet --leak-check=full --error-exitcode=9 \
+                    --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect)
             fi
             binary=$out/program-$program
             if [ "$how" = sanitized ]; then
