@@ -279,6 +279,35 @@ void eight_threads() {
     }
 }
 
+#if defined(__linux__)
+/// Resident pages of files and shared memory of this process.
+long shared_pages() {
+    long size = 0, resident = 0, shared = 0;
+    std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+    return shared;
+}
+
+/// After the advice the pages are not resident; they come back as they were.
+void advice_evicts() {
+    const std::vector<Sample> samples = {sample("large", Dtype::U8, {16 << 20})};
+    const View view = written("advised.safetensors", samples).map("large").value();
+    const auto touch = [&] {
+        unsigned sum = 0;
+        for (std::size_t at = 0; at < view.nbytes(); at += 4096) {
+            sum += std::to_integer<unsigned>(view.bytes()[at]);
+        }
+        return sum;
+    };
+    const long pages = (16 << 20) / 4096;
+    const long before = shared_pages();
+    const unsigned sum = touch();
+    CHECK(shared_pages() > before + pages / 2);
+    CHECK(view.advise(safealign::Advice::DoNotNeed));
+    CHECK(shared_pages() < before + pages / 4);
+    CHECK_EQ(touch(), sum);
+}
+#endif
+
 }  // namespace
 
 int main() {
@@ -292,5 +321,8 @@ int main() {
     copy_on_write();
     advice();
     eight_threads();
+#if defined(__linux__)
+    advice_evicts();
+#endif
     return check_report();
 }

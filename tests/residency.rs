@@ -156,7 +156,7 @@ fn a_copy_is_freed_with_its_last_view() {
     let file = OnDisk::new("copied", |path| {
         let tensors = [Owned::new("odd", Dtype::U8, &[1]), Owned::new("w", Dtype::F32, &[LEN as u64 / 4])];
         let mut bytes = common::packed(&tensors);
-        if bytes.len() % 4 == 0 {
+        if bytes.len().is_multiple_of(4) {
             let tensors = [Owned::new("odd", Dtype::U8, &[2]), Owned::new("w", Dtype::F32, &[LEN as u64 / 4])];
             bytes = common::packed(&tensors);
         }
