@@ -117,6 +117,15 @@ impl AtomicFile {
         self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
     }
 
+    /// Makes the content durable, if that was asked for. [`AtomicFile::publish`] does it too; this is for several files
+    /// that are to be complete before the first one is published.
+    pub(crate) fn sync(&self) -> Result<()> {
+        match self.durability {
+            Durability::Durable => self.file.sync_all().map_err(|error| Error::io("sync", &error)),
+            Durability::NotDurable => Ok(()),
+        }
+    }
+
     /// Puts the new file in the target's place. Until the rename the target is untouched; after it, it is the new file.
     pub(crate) fn publish(self) -> Result<()> {
         let AtomicFile { file, name, target, model, durability } = self;
@@ -224,7 +233,7 @@ fn keep_owner_and_mode(file: &File, replaced: &Metadata) -> Result<()> {
     file.set_permissions(mode).map_err(|error| Error::io("chmod", &error))
 }
 
-fn sync_directory(directory: &Path) -> Result<()> {
+pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|opened| opened.sync_all());
     match synced {
         // Some file systems cannot sync a directory and say so by EINVAL.

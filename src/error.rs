@@ -183,6 +183,12 @@ impl Error {
         self
     }
 
+    /// Adds to the message.
+    pub(crate) fn and(mut self, more: &str) -> Error {
+        self.0.message.push_str(more);
+        self
+    }
+
     /// Names the file that the error is about, unless it is named already.
     pub fn at(mut self, path: &Path) -> Error {
         self.0.path.get_or_insert_with(|| path.to_owned());

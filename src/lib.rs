@@ -8,6 +8,7 @@
 
 pub mod aligned_cache;
 mod atomic_file;
+pub mod bundle;
 #[doc(hidden)]
 pub mod capi;
 pub mod dtype;

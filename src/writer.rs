@@ -105,20 +105,29 @@ pub fn write_aligned(
         let plan = Plan::new(&specs, metadata, &options.layout)?;
         let new_file = AtomicFile::like(path, options.durability, None)?;
         new_file.reserve(plan.file_size())?;
-        let pieces = plan.placements().iter().flat_map(|placement| {
-            zeros(placement.gap_before).chain(std::iter::once(tensors[placement.input_index].data))
-        });
-        let mut pieces = std::iter::once(plan.header()).chain(pieces);
-        let mut progress = options.progress;
-        let direct = options.durability == Durability::Durable
-            && write_directly(new_file.file(), &mut pieces, plan.file_size(), &mut progress)?;
-        if !direct {
-            write_pieces(new_file.file(), pieces, plan.file_size(), progress)?;
-        }
+        write_contents(&new_file, &plan, tensors, options.durability, options.progress)?;
         new_file.publish()?;
         Ok(WriteReport::of(&plan))
     };
     write().map_err(|error: Error| error.at(path))
+}
+
+/// Writes header and data of a planned file. `tensors` are those that the plan was made from.
+pub(crate) fn write_contents(
+    new_file: &AtomicFile,
+    plan: &Plan,
+    tensors: &[Tensor],
+    durability: Durability,
+    mut progress: Option<Progress>,
+) -> Result<()> {
+    let pieces = plan
+        .placements()
+        .iter()
+        .flat_map(|placement| zeros(placement.gap_before).chain(std::iter::once(tensors[placement.input_index].data)));
+    let mut pieces = std::iter::once(plan.header()).chain(pieces);
+    let direct = durability == Durability::Durable
+        && write_directly(new_file.file(), &mut pieces, plan.file_size(), &mut progress)?;
+    if direct { Ok(()) } else { write_pieces(new_file.file(), pieces, plan.file_size(), progress) }
 }
 
 /// Writes a file past the page cache, if it is large enough for that to pay and its file system can.
