@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::bundle::names;
 use crate::error::{Error, Result, Status};
 use crate::file_lock::FileLock;
 use crate::layout::{LayoutOptions, check_alignment};
@@ -183,7 +184,7 @@ impl Work {
             let name = entry.file_name();
             // A bundle may be an overlay itself.
             let is_record = folder.as_os_str().is_empty() && (name == manifest::MANIFEST || name == manifest::LOCK);
-            if is_record || name.as_bytes().starts_with(b"._") || name.as_bytes().ends_with(b".incomplete") {
+            if is_record || names::is_ignored(&name) {
                 continue;
             }
             let (path, below) = (entry.path(), folder.join(&name));
@@ -207,7 +208,8 @@ impl Work {
                 }
                 continue;
             }
-            let task = if found.is_file() && is_model(&path) { self.task(&path, &below, &found) } else { Task::Link };
+            let task =
+                if found.is_file() && names::is_model(&name) { self.task(&path, &below, &found) } else { Task::Link };
             any |= matches!(task, Task::Write | Task::Keep(_));
             self.tasks.push((below, task));
         }
@@ -463,8 +465,4 @@ impl Work {
 /// Whether that failure is about one file's content, and not about the disk or the output.
 fn is_of_the_file(status: Status) -> bool {
     matches!(status, Status::Refused | Status::Unsupported | Status::InvalidArgument | Status::TooLarge)
-}
-
-fn is_model(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
 }

@@ -1,10 +1,14 @@
 //! Finds the files below the paths given on the command line.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStrExt;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+use safealign::bundle::{Index, Listing, cache, names};
+use safealign::error::{Error, Status};
 
 use crate::output::{shown, system_message};
 
@@ -18,10 +22,42 @@ pub struct Found {
     pub empty: Vec<Other>,
     /// Warnings: the path and the message.
     pub warnings: Vec<(PathBuf, String)>,
-    /// The number of shards that an index names and that do not exist. Each has a warning, too.
+    /// The number of shards that an index, or the names of the other shards, say there are, and that do not exist. There
+    /// are warnings about them, too.
     pub missing_shards: usize,
-    /// Errors: the path and the message.
-    pub errors: Vec<(PathBuf, String)>,
+    pub errors: Vec<Problem>,
+    /// The sharded models, with those of their shards that exist.
+    pub bundles: Vec<Sharded>,
+}
+
+/// An error that concerns a path.
+pub struct Problem {
+    pub path: PathBuf,
+    pub message: String,
+    pub status: Status,
+}
+
+impl Problem {
+    fn new(path: &Path, message: &str) -> Problem {
+        Problem { path: path.to_owned(), message: message.to_owned(), status: Status::Io }
+    }
+
+    fn io(path: &Path, error: &io::Error) -> Problem {
+        Problem::new(path, &system_message(error))
+    }
+
+    pub fn of(path: &Path, error: &Error) -> Problem {
+        let path = error.path().unwrap_or(path).to_owned();
+        Problem { path, message: error.message().to_owned(), status: error.status() }
+    }
+}
+
+/// A sharded model: an index and its shards, or shards that belong together by their names.
+pub struct Sharded {
+    pub directory: PathBuf,
+    pub index: Option<(PathBuf, Index)>,
+    /// Paths relative to the directory; with an index, in its order.
+    pub shards: Vec<PathBuf>,
 }
 
 /// A safetensors file.
@@ -30,12 +66,20 @@ pub struct Model {
     /// The argument under which the file was found, and the path relative to it.
     pub root: PathBuf,
     pub below: PathBuf,
+    /// The index that lists the file.
+    pub index: Option<PathBuf>,
+    /// The set that the file belongs to, such as `model.fp16`, if its directory has several indexes; otherwise empty.
+    pub set: String,
 }
 
 impl Model {
-    /// The directory of the file. A bundle is the files of one directory.
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    /// Tells bundles apart: a bundle is the files of one directory, or of one index if the directory has several.
+    pub fn bundle(&self) -> (&Path, &str) {
+        (self.directory(), &self.set)
     }
 }
 
@@ -83,16 +127,16 @@ pub fn find(paths: &[PathBuf], want: Want) -> Found {
                 shown(&link),
                 shown(&real)
             );
-            search.found.errors.push((path.clone(), message));
+            search.found.errors.push(Problem::new(path, &message));
             continue;
         }
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => search.directory(path, &found),
             Ok(found) if found.is_file() => {
-                search.model(path, PathBuf::from(path.file_name().unwrap_or_default()), &found)
+                search.model(path, PathBuf::from(path.file_name().unwrap_or_default()), &found, &Indexes::default())
             }
-            Ok(_) => search.found.errors.push((path.clone(), "not a regular file or directory".to_owned())),
-            Err(error) => search.found.errors.push((path.clone(), system_message(&error))),
+            Ok(_) => search.found.errors.push(Problem::new(path, "not a regular file or directory")),
+            Err(error) => search.found.errors.push(Problem::io(path, &error)),
         }
     }
     search.remove_blobs();
@@ -114,8 +158,9 @@ fn link_in(path: &Path) -> Option<PathBuf> {
 }
 
 impl Search<'_> {
-    fn model(&mut self, path: &Path, below: PathBuf, found: &Metadata) {
-        let model = Model { path: path.to_owned(), root: self.root.to_owned(), below };
+    fn model(&mut self, path: &Path, below: PathBuf, found: &Metadata, indexes: &Indexes) {
+        let (index, set) = indexes.of(path);
+        let model = Model { path: path.to_owned(), root: self.root.to_owned(), below, index, set };
         let place = self.models.entry((found.dev(), found.ino())).or_insert(self.found.files.len());
         match self.found.files.get_mut(*place) {
             Some(known) if matches!(self.want, Want::EachModelOnce | Want::ToReplace) => {
@@ -139,7 +184,7 @@ impl Search<'_> {
             let mut entries = match entries {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.found.errors.push((directory, system_message(&error)));
+                    self.found.errors.push(Problem::io(&directory, &error));
                     continue;
                 }
             };
@@ -149,15 +194,15 @@ impl Search<'_> {
                 self.found.empty.push(Other { path: directory.clone(), root, below });
             }
             let mut inner = Vec::new();
-            let mut names = BTreeSet::new();
+            let indexes = self.indexes(&directory, entries.iter().map(fs::DirEntry::file_name));
+            let mut models = Vec::new();
             for entry in entries {
                 let path = entry.path();
                 let name = entry.file_name();
-                // AppleDouble files, which macOS writes on other file systems, and incomplete downloads.
-                if name.as_bytes().starts_with(b"._") || name.as_bytes().ends_with(b".incomplete") {
+                if names::is_ignored(&name) {
                     continue;
                 }
-                let is_model = is_model(&path);
+                let is_model = names::is_model(&name);
                 match fs::metadata(&path) {
                     Ok(found) if found.is_dir() => {
                         if self.want == Want::ToReplace && is_link(&path) {
@@ -172,8 +217,8 @@ impl Search<'_> {
                         }
                     }
                     Ok(found) if found.is_file() && is_model => {
-                        names.insert(name.to_string_lossy().into_owned());
-                        self.model(&path, below(&path, top), &found);
+                        models.push(name);
+                        self.model(&path, below(&path, top), &found, &indexes);
                     }
                     Ok(found) if found.is_file() => {
                         if everything {
@@ -195,7 +240,7 @@ impl Search<'_> {
                     Ok(_) | Err(_) => {}
                 }
             }
-            self.check_index(&directory, &names);
+            self.bundles(&directory, models, indexes);
             // The last entry is taken first.
             pending.extend(inner.into_iter().rev());
         }
@@ -203,39 +248,105 @@ impl Search<'_> {
 
     /// Removes the entries of `blobs/` in a download cache that were also found through the links in `snapshots/`.
     fn remove_blobs(&mut self) {
-        let is_blob = |path: &Path| {
-            let directory = path.parent().unwrap_or(Path::new(""));
-            directory.file_name().is_some_and(|name| name == "blobs") && directory.with_file_name("snapshots").is_dir()
-        };
-        let blobs = self.found.others.iter().map(|other| &other.path).filter(|path| is_blob(path));
+        let blobs = self.found.others.iter().map(|other| &other.path).filter(|path| cache::is_blob(path));
         if blobs.count() == 0 {
             return;
         }
         let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let paths = self.found.files.iter().map(|model| &model.path);
         let paths = paths.chain(self.found.others.iter().map(|other| &other.path));
-        let reached: HashSet<_> = paths.filter(|path| !is_blob(path)).filter_map(|path| identity(path)).collect();
+        let reached: HashSet<_> =
+            paths.filter(|path| !cache::is_blob(path)).filter_map(|path| identity(path)).collect();
         self.found.others.retain(|other| {
-            !is_blob(&other.path) || !identity(&other.path).is_some_and(|blob| reached.contains(&blob))
+            !cache::is_blob(&other.path) || !identity(&other.path).is_some_and(|blob| reached.contains(&blob))
         });
     }
 
-    /// Compares the models of a directory with the shards that its index names.
-    fn check_index(&mut self, directory: &Path, names: &BTreeSet<String>) {
-        let Some(indexed) = indexed(directory, &mut self.found.warnings) else { return };
-        for (shard, index) in &indexed {
-            if leaves_directory(shard) {
-                let message = format!("index entry `{shard}` is outside the directory of the index");
-                self.found.errors.push((directory.join(index), message));
-            } else if fs::metadata(directory.join(shard)).is_err() {
-                let message = format!("shard `{shard}` is missing");
-                self.found.warnings.push((directory.join(index), message));
+    /// Reads the indexes of a directory. A malformed one is an error, as is an entry outside the directory.
+    fn indexes(&mut self, directory: &Path, names: impl Iterator<Item = OsString>) -> Indexes {
+        let listing = Listing::of(names);
+        let mut indexes = Indexes::default();
+        let main = listing.main_index().ok().flatten();
+        for name in listing.indexes() {
+            let path = directory.join(name);
+            if path.is_dir() {
+                continue;
+            }
+            match Index::read(&path) {
+                Ok(index) => {
+                    let outside = index.outside().iter();
+                    self.found.errors.extend(outside.map(|entry| Problem::of(&path, &entry.error())));
+                    let set = names::set_of_index(name).unwrap_or_default();
+                    let at = if Some(name.as_str()) == main { 0 } else { indexes.valid.len() };
+                    indexes.valid.insert(at, (path, index, set));
+                }
+                Err(error) => {
+                    self.found.errors.push(Problem::of(&path, &error));
+                    indexes.any_invalid = true;
+                }
+            }
+        }
+        indexes
+    }
+
+    /// Compares the models of a directory with the shards that its indexes name. Without an index, their own names say
+    /// how many there are.
+    fn bundles(&mut self, directory: &Path, models: Vec<OsString>, indexes: Indexes) {
+        if indexes.valid.is_empty() {
+            // The models may be those of the invalid index.
+            let sets = if indexes.any_invalid { Vec::new() } else { Listing::of(models).sets() };
+            for set in sets {
+                if let Some((shard, count)) = set.missing() {
+                    let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
+                    let message = format!("shard `{shard}` is missing{more}");
+                    self.found.warnings.push((directory.to_owned(), message));
+                    self.found.missing_shards += count;
+                }
+                if set.files.len() > 1 {
+                    let shards = set.files.into_iter().map(PathBuf::from).collect();
+                    self.found.bundles.push(Sharded { directory: directory.to_owned(), index: None, shards });
+                }
+            }
+            return;
+        }
+        for (path, index, _) in &indexes.valid {
+            for shard in index.shards().iter().filter(|shard| fs::metadata(directory.join(shard)).is_err()) {
+                self.found.warnings.push((path.clone(), format!("shard `{shard}` is missing")));
                 self.found.missing_shards += 1;
             }
         }
-        for name in names.iter().filter(|name| !indexed.contains_key(*name)) {
-            self.found.warnings.push((directory.join(name), "not in the index of its directory".to_owned()));
+        // The file may be listed in the invalid index.
+        let strays = models.iter().filter(|name| !indexes.any_invalid && indexes.listing(name).is_none());
+        let strays = strays.map(|name| (directory.join(name), "not in the index of its directory".to_owned()));
+        self.found.warnings.extend(strays);
+        for (path, index, _) in indexes.valid {
+            let shards = index.shards().iter().map(PathBuf::from).collect();
+            self.found.bundles.push(Sharded { directory: directory.to_owned(), index: Some((path, index)), shards });
         }
+    }
+}
+
+/// The indexes of a directory.
+#[derive(Default)]
+struct Indexes {
+    /// Path, content and set of each, the main one first.
+    valid: Vec<(PathBuf, Index, String)>,
+    any_invalid: bool,
+}
+
+impl Indexes {
+    /// The index that lists a file of the directory.
+    fn listing(&self, name: &OsString) -> Option<&(PathBuf, Index, String)> {
+        let shard = name.to_str()?.to_owned();
+        self.valid.iter().find(|(_, index, _)| index.shards().binary_search(&shard).is_ok())
+    }
+
+    /// The index that lists a model, and the set that tells its bundle from others of the directory. A model that is in
+    /// no index counts for the main one.
+    fn of(&self, model: &Path) -> (Option<PathBuf>, String) {
+        let found = model.file_name().and_then(|name| self.listing(&name.to_owned()));
+        let set = found.or(self.valid.first()).filter(|_| self.valid.len() > 1).map(|(_, _, set)| set.clone());
+        (found.map(|(path, ..)| path.clone()), set.unwrap_or_default())
     }
 }
 
@@ -243,53 +354,6 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
 
-/// Whether a path has the extension of a safetensors file.
-fn is_model(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
-}
-
 fn below(path: &Path, top: &Path) -> PathBuf {
     path.strip_prefix(top).unwrap_or(path).to_owned()
-}
-
-/// Whether a file is named like an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
-/// variant.
-fn is_index(name: &str) -> bool {
-    let variant = name.strip_suffix(".json").and_then(|name| name.split_once(".safetensors.index"));
-    variant.is_some_and(|(_, variant)| variant.is_empty() || variant.starts_with('.'))
-}
-
-/// Whether an index entry, as written, leads out of the directory of the index.
-fn leaves_directory(entry: &str) -> bool {
-    let path = Path::new(entry);
-    path.is_absolute() || path.components().any(|component| component == Component::ParentDir)
-}
-
-/// The shards that the indexes of a directory name, each with its index. `None` if there is no index.
-fn indexed(directory: &Path, warnings: &mut Vec<(PathBuf, String)>) -> Option<BTreeMap<String, String>> {
-    let mut shards: Option<BTreeMap<String, String>> = None;
-    let mut indexes: Vec<PathBuf> =
-        fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    indexes.retain(|path| {
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        is_index(&String::from_utf8_lossy(name)) && !name.starts_with(b"._") && path.is_file()
-    });
-    for path in indexes {
-        let parsed = fs::read(&path)
-            .map_err(|error| system_message(&error))
-            .and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).map_err(|error| error.to_string()));
-        let map = match &parsed {
-            Ok(value) => value.get("weight_map").and_then(|map| map.as_object()),
-            Err(_) => None,
-        };
-        let Some(map) = map else {
-            let why = parsed.as_ref().err().map_or("it has no `weight_map`", |error| error);
-            warnings.push((path.clone(), format!("invalid index: {why}")));
-            continue;
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let shards = shards.get_or_insert_default();
-        shards.extend(map.values().filter_map(|shard| Some((shard.as_str()?.to_owned(), name.clone()))));
-    }
-    shards
 }

@@ -1,6 +1,7 @@
 //! The `safealign` command: finds and repairs safetensors files that loaders have to copy.
 
 mod args;
+mod bundles;
 mod find;
 mod inspect;
 mod interrupt;

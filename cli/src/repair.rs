@@ -172,7 +172,7 @@ struct Work<'a> {
     written: usize,
     /// Misaligned bytes in files that could not be repaired, and the bundles of these files.
     remaining_bytes: u64,
-    remaining_bundles: BTreeSet<PathBuf>,
+    remaining_bundles: BTreeSet<(PathBuf, String)>,
 }
 
 impl Work<'_> {
@@ -229,7 +229,8 @@ impl Work<'_> {
     fn not_repaired(&mut self, model: &Model, before: &ScanReport) {
         self.remaining_bytes += before.misaligned_bytes;
         if before.misaligned_tensors > 0 {
-            self.remaining_bundles.insert(model.directory().to_owned());
+            let (directory, set) = model.bundle();
+            self.remaining_bundles.insert((directory.to_owned(), set.to_owned()));
         }
     }
 

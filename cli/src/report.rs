@@ -11,7 +11,7 @@ use safealign::scan::{ScanOptions, ScanReport, scan};
 use serde_json::{Map, Value, json};
 
 use crate::fields;
-use crate::find::{Found, Model};
+use crate::find::{Found, Model, Problem};
 use crate::output::{self, Plain, Size, count, json_line, shown};
 
 /// A file and its scan result.
@@ -53,7 +53,7 @@ pub struct Total {
 impl Total {
     pub fn of<'a>(scanned: &'a [Scanned<'a>]) -> Total {
         let is_affected = |scanned: &&Scanned| scanned.report.misaligned_tensors > 0;
-        let bundle = |scanned: &'a Scanned| scanned.model.directory();
+        let bundle = |scanned: &'a Scanned| scanned.model.bundle();
         let bundles: BTreeSet<_> = scanned.iter().map(bundle).collect();
         let affected: BTreeSet<_> = scanned.iter().filter(is_affected).map(bundle).collect();
         let sum = |field: fn(&ScanReport) -> u64| scanned.iter().map(|scanned| field(&scanned.report)).sum();
@@ -109,7 +109,7 @@ pub fn report_problems(found: &Found, failed: &[(&Model, Error)]) -> usize {
     for (path, message) in &found.warnings {
         output::warning(&format!("{}: {message}", shown(path)));
     }
-    for (path, message) in &found.errors {
+    for Problem { path, message, .. } in &found.errors {
         output::error(&format!("{}: {message}", shown(path)));
     }
     for (_, error) in failed {
@@ -123,8 +123,8 @@ pub fn write_problems(out: &mut dyn Write, found: &Found, failed: &[(&Model, Err
     for (path, message) in &found.warnings {
         json_line(out, "warning", fields! { path: shown(path), message: message })?;
     }
-    for (path, message) in &found.errors {
-        json_line(out, "error", fields! { path: shown(path), message: message, status: "SA_ERR_IO" })?;
+    for Problem { path, message, status } in &found.errors {
+        json_line(out, "error", fields! { path: shown(path), message: message, status: status.name() })?;
     }
     for (model, error) in failed {
         json_line(out, "error", error_fields(&model.path, error))?;

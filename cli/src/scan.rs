@@ -7,6 +7,7 @@ use safealign::scan::ScanOptions;
 
 use crate::Outcome;
 use crate::args::Scan;
+use crate::bundles::check_bundles;
 use crate::fields;
 use crate::find::{Found, Model, Want, find};
 use crate::output::{Paint, Size, Table, count, json_line, shown};
@@ -14,7 +15,8 @@ use crate::report::{Scanned, Total, notes, report_fields, report_problems, scan_
 
 pub fn run(args: &Scan) -> io::Result<Outcome> {
     let options = args.alignment.map_or_else(ScanOptions::default, |alignment| ScanOptions { alignment });
-    let found = find(&args.paths, Want::EachModelOnce);
+    let mut found = find(&args.paths, Want::EachModelOnce);
+    check_bundles(&mut found);
     let (scanned, failed) = scan_all(&found.files, &options);
     let total = Total::of(&scanned);
     let mut out = BufWriter::new(io::stdout().lock());
@@ -95,6 +97,7 @@ fn write_json(
         let mut fields = report_fields(report);
         fields.insert("path".to_owned(), shown(&model.path).into());
         fields.insert("bundle".to_owned(), shown(model.directory()).into());
+        fields.insert("index".to_owned(), model.index.as_deref().map(shown).into());
         if let Some(alignment) = args.alignment {
             fields.insert("alignment".to_owned(), alignment.into());
             fields.insert("tensors_below_alignment".to_owned(), report.tensors_below_alignment.into());

@@ -22,15 +22,24 @@ const STEP: u64 = 1 << 20;
 /// The tensors of a file or directory.
 struct Side {
     files: Vec<Opened>,
-    /// Keyed by the directory relative to the root and the tensor name. `None` if two files of a directory have a
-    /// tensor of that name.
-    tensors: BTreeMap<(PathBuf, String), Option<(usize, usize)>>,
+    /// `None` if two files of a bundle have a tensor of that name.
+    tensors: BTreeMap<Key, Option<(usize, usize)>>,
+}
+
+/// A tensor of a file or directory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// The directory of the bundle relative to the root, and its set ([`Model::bundle`](crate::find::Model::bundle)).
+    directory: PathBuf,
+    set: String,
+    name: String,
 }
 
 struct Opened {
     path: PathBuf,
     /// The path relative to the root.
     below: PathBuf,
+    set: String,
     file: File,
     header: Header,
 }
@@ -73,15 +82,15 @@ enum Verdict {
 
 fn open(root: &Path) -> Result<Side, String> {
     let found = find(&[root.to_owned()], Want::EveryName);
-    if let Some((path, message)) = found.errors.first() {
-        return Err(format!("{}: {message}", shown(path)));
+    if let Some(problem) = found.errors.first() {
+        return Err(format!("{}: {}", shown(&problem.path), problem.message));
     }
     let mut files = Vec::new();
     for model in found.files {
         let opened = open_file(&model.path).map_err(|error| error.to_string())?;
         let file =
             File::open(&model.path).map_err(|error| format!("{}: {}", shown(&model.path), system_message(&error)))?;
-        files.push(Opened { below: model.below, path: model.path, file, header: opened });
+        files.push(Opened { below: model.below, set: model.set, path: model.path, file, header: opened });
     }
     if files.is_empty() {
         return Err(format!("{}: no safetensors files found", shown(root)));
@@ -90,7 +99,8 @@ fn open(root: &Path) -> Result<Side, String> {
     for (at, opened) in files.iter().enumerate() {
         let directory = opened.below.parent().unwrap_or(Path::new(""));
         for (index, tensor) in opened.header.iter().enumerate() {
-            let key = (directory.to_owned(), tensor.name.to_owned());
+            let (directory, set) = (directory.to_owned(), opened.set.clone());
+            let key = Key { directory, set, name: tensor.name.to_owned() };
             tensors.entry(key).and_modify(|place| *place = None).or_insert(Some((at, index)));
         }
     }
@@ -127,11 +137,11 @@ fn compare(a: &Side, b: &Side) -> Result<Verdict, String> {
     }
     for (key, place) in &a.tensors {
         let ambiguous =
-            || Err(format!("tensor `{}` is in two files of one directory; compare the files one at a time", key.1));
+            || Err(format!("tensor `{}` is in two files of one directory; compare the files one at a time", key.name));
         let Some((at, index)) = *place else { return ambiguous() };
         let a = &a.files[at];
         let (b, other) = match b.tensors.get(key) {
-            None => return Ok(Verdict::Differ(format!("tensor `{}` is only in {}", key.1, shown(&a.path)))),
+            None => return Ok(Verdict::Differ(format!("tensor `{}` is only in {}", key.name, shown(&a.path)))),
             Some(None) => return ambiguous(),
             Some(Some((at, other))) => (&b.files[*at], *other),
         };
@@ -143,7 +153,7 @@ fn compare(a: &Side, b: &Side) -> Result<Verdict, String> {
     }
     if let Some(key) = b.tensors.keys().find(|key| !a.tensors.contains_key(*key)) {
         let at = b.tensors.get(key).copied().flatten().map_or_else(String::new, |(at, _)| shown(&b.files[at].path));
-        return Ok(Verdict::Differ(format!("tensor `{}` is only in {at}", key.1)));
+        return Ok(Verdict::Differ(format!("tensor `{}` is only in {at}", key.name)));
     }
     Ok(Verdict::Equal { tensors, bytes })
 }

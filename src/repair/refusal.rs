@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::atomic_file::{directory_of, free_space_in};
+use crate::bundle::cache;
 use crate::error::{Error, Result, Status};
 use crate::source::Identity;
 
@@ -38,20 +39,7 @@ pub(super) fn is_another(destination: &Path, source: &Identity) -> Result<()> {
 
 /// Refuses a path in a cache whose files are named by their content.
 pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
-    let real = fs::canonicalize(path);
-    let named_by_hash = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let hash = name.strip_prefix("sha256").and_then(|rest| rest.strip_prefix(['-', ':'])).unwrap_or(&name);
-        matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let in_blobs = |path: &Path| {
-        let directory = directory_of(path);
-        // A relative path may begin below its directory.
-        let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-        directory.ends_with("blobs") && directory.with_file_name("snapshots").is_dir()
-    };
-    let entry = |path: &Path| named_by_hash(path) || in_blobs(path);
-    if entry(path) || real.as_deref().is_ok_and(entry) {
+    if cache::is_content_addressed(path) {
         return refuse(format!("is a cache entry named by the hash of its content, which must not change: {WAY_OUT}"));
     }
     Ok(())
