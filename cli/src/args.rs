@@ -34,7 +34,7 @@ pub struct Cli {
 pub enum Command {
     /// Report which files have tensors that a loader has to copy
     ///
-    /// Exits with 3 if a shard that an index names is missing.
+    /// Exits with 3 if a shard is missing.
     Scan(Scan),
     /// Rewrite files so that every tensor can be mapped without a copy
     Repair(Repair),

@@ -28,7 +28,7 @@ enum Outcome {
     /// `scan --check` found misaligned tensors, or `verify` found a difference.
     Found = 1,
     Failed = 2,
-    /// `scan` found an index that names a missing shard.
+    /// `scan` found that a shard is missing.
     ShardMissing = 3,
 }
 

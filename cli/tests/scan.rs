@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{aligned, cases, command, misaligned, run, temporary_directory, write};
+use common::{aligned, bundles, cases, command, copy_directory, framed, misaligned, run, temporary_directory, write};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]
@@ -44,7 +44,8 @@ fn a_missing_shard_has_an_exit_status_of_its_own() {
     let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     let index = |shards: &[&str]| {
-        let map: serde_json::Map<_, _> = shards.iter().map(|shard| (format!("of {shard}"), (*shard).into())).collect();
+        let entries = shards.iter().flat_map(|shard| ["a", "odd", "b"].map(|name| (name.to_owned(), (*shard).into())));
+        let map: serde_json::Map<_, _> = entries.collect();
         serde_json::to_vec(&serde_json::json!({ "weight_map": map })).expect("JSON")
     };
     write(&path("m/model-1.safetensors"), &misaligned(100));
@@ -78,6 +79,128 @@ fn an_index_entry_outside_the_directory_is_an_error() {
         assert_eq!((ran.status, ran.kind("file").len(), ran.kind("error").len()), (Some(2), 1, 1), "{}", ran.out);
         assert!(ran.err.contains("m/model.safetensors.index.json: ") && ran.err.contains(entry), "{}", ran.err);
     }
+}
+
+/// A file of one-byte tensors.
+fn bytes(names: &[&str]) -> Vec<u8> {
+    let tensors: serde_json::Map<_, _> = (0..)
+        .zip(names)
+        .map(|(at, name)| {
+            let info = serde_json::json!({ "dtype": "U8", "shape": [1], "data_offsets": [at, at + 1] });
+            ((*name).to_owned(), info)
+        })
+        .collect();
+    framed(&serde_json::to_vec(&tensors).expect("JSON"), names.len())
+}
+
+#[test]
+fn every_bundle_has_its_outcome() {
+    // Directory, exit status, bundles, tensors, warnings, errors, and what the first problem names.
+    let index = "model.safetensors.index.json";
+    for (name, status, count, tensors, warnings, errors, path, named) in [
+        ("good", 0, 1, 4, 0, 0, "", &[][..]),
+        ("missing", 3, 1, 2, 1, 0, index, &["`model-00002-of-00002.safetensors` is missing"]),
+        ("stray", 0, 1, 8, 1, 0, "model.safetensors", &["not in the index"]),
+        ("consolidated", 0, 1, 8, 1, 0, "consolidated.safetensors", &["not in the index"]),
+        ("variants", 0, 2, 8, 0, 0, "", &[]),
+        ("duplicate", 2, 1, 6, 0, 1, "", &["`m.a`", "`model-00001-of-00002.safetensors`", "`model-00002-of-00002."]),
+        ("badindex", 2, 1, 2, 0, 1, index, &["invalid index: EOF"]),
+        ("escape", 2, 1, 2, 0, 2, index, &["tensor `m.b`", "`../good/model-00001-of-00002.safetensors`"]),
+    ] {
+        let ran = run(&bundles(), &["scan", "--json", name]);
+        let (total, lines) = (&ran.kind("total")[0], ran.err.lines().count());
+        assert_eq!(ran.status, Some(status), "{name}: {}", ran.err);
+        assert_eq!((total["bundles"].as_u64(), total["tensors"].as_u64()), (Some(count), Some(tensors)), "{name}");
+        let problems = [ran.kind("warning"), ran.kind("error")].concat();
+        assert_eq!((ran.kind("warning").len(), ran.kind("error").len()), (warnings, errors), "{name}: {}", ran.err);
+        assert_eq!((lines, total["errors"].as_u64()), (problems.len(), Some(errors as u64)), "{name}: {}", ran.err);
+        if let Some(problem) = problems.first() {
+            let expected = Path::new(name).join(path);
+            assert_eq!(problem["path"].as_str().map(Path::new), Some(&*expected), "{name}");
+            let message = problem["message"].as_str().expect("a message");
+            assert!(named.iter().all(|part| message.contains(part)), "{name}: {message}");
+        }
+        for error in ran.kind("error") {
+            assert_eq!(error["status"], "SA_ERR_FORMAT", "{name}");
+        }
+    }
+    // Each file has the index that lists it.
+    let ran = run(&bundles(), &["scan", "--json", "variants", "stray"]);
+    for file in ran.kind("file") {
+        let path = file["path"].as_str().expect("a path");
+        let expected = match path {
+            "stray/model.safetensors" => None,
+            _ if path.contains("fp16") => Some("variants/model.safetensors.index.fp16.json"),
+            _ if path.contains("variants") => Some("variants/model.safetensors.index.json"),
+            _ => Some("stray/model.safetensors.index.json"),
+        };
+        assert_eq!(file["index"].as_str(), expected, "{path}");
+    }
+    assert_eq!(ran.kind("total")[0]["bundles"], 3);
+}
+
+#[test]
+fn shards_without_an_index_are_told_by_their_names() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    write(&path("m/x-00001-of-00004.safetensors"), &bytes(&["a"]));
+    write(&path("m/x-00003-of-00004.safetensors"), &bytes(&["c"]));
+    let ran = run(root.path(), &["scan", "m"]);
+    let message = "safealign: warning: m: shard `x-00002-of-00004.safetensors` is missing (and 1 more)\n";
+    assert_eq!((ran.status, ran.err.as_str()), (Some(3), message));
+    write(&path("m/x-00002-of-00004.safetensors"), &bytes(&["b"]));
+    write(&path("m/x-00004-of-00004.safetensors"), &bytes(&["d"]));
+    // Other models of the same directory, and of other directories, have tensors of the same names.
+    write(&path("m/y.safetensors"), &bytes(&["a"]));
+    write(&path("m/x.fp16-00001-of-00001.safetensors"), &bytes(&["a"]));
+    write(&path("n/x-00001-of-00001.safetensors"), &bytes(&["a"]));
+    let ran = run(root.path(), &["scan", "."]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    write(&path("m/x-00004-of-00004.safetensors"), &bytes(&["a", "b"]));
+    let ran = run(root.path(), &["scan", "."]);
+    assert_eq!((ran.status, ran.err.lines().count()), (Some(2), 1));
+    assert!(
+        ran.err.contains("`a` is in `x-00001-of-00004.safetensors` and in `x-00004-of-00004.safetensors` (and 1 more)")
+    );
+}
+
+#[test]
+fn an_index_that_disagrees_with_its_shards_is_a_warning() {
+    let root = temporary_directory();
+    let path = |name: &str| root.path().join(name);
+    write(&path("m/1.safetensors"), &bytes(&["a", "b"]));
+    let index = |map: &str| format!(r#"{{"weight_map": {map}}}"#).into_bytes();
+    let name = "m/model.safetensors.index.json";
+    write(&path(name), &index(r#"{"a": "1.safetensors", "b": "1.safetensors"}"#));
+    let ran = run(root.path(), &["scan", "m"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    write(&path(name), &index(r#"{"a": "1.safetensors", "c": "1.safetensors", "d": "1.safetensors"}"#));
+    let ran = run(root.path(), &["scan", "m"]);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!((ran.status, lines.len()), (Some(0), 2));
+    assert!(
+        lines[0].contains(name) && lines[0].ends_with("`c` is not in `1.safetensors`, as the index says (and 1 more)")
+    );
+    assert!(lines[1].contains(name) && lines[1].ends_with("tensor `b` of `1.safetensors` is not in the index"));
+}
+
+#[test]
+fn variants_are_compared_and_repaired_as_two_bundles() {
+    let root = temporary_directory();
+    copy_directory(&bundles().join("variants"), &root.path().join("a"));
+    let ran = run(root.path(), &["repair", "a", "--output", "b"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.contains("before: 2 of 2 bundles affected") && ran.out.contains("after: 0 of 2"), "{}", ran.out);
+    // With other file names the tensors are compared by name, within each variant.
+    for (from, to) in [("model.fp16-00001-of-00002.safetensors", "other.fp16-00001-of-00002.safetensors")] {
+        let (directory, index) = (root.path().join("b"), root.path().join("b/model.safetensors.index.fp16.json"));
+        fs::rename(directory.join(from), directory.join(to)).expect("renames");
+        let text = fs::read_to_string(&index).expect("reads").replace(from, to);
+        fs::write(&index, text).expect("writes");
+    }
+    let ran = run(root.path(), &["verify", "a", "b"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", ran.out);
+    assert!(ran.out.starts_with("equal: 8 tensors"), "{}", ran.out);
 }
 
 #[test]

@@ -455,7 +455,7 @@ mod tests {
         let outside: Vec<_> = index.outside().iter().map(|entry| (&*entry.tensor, &*entry.file)).collect();
         assert_eq!(outside, [("a", "../x"), ("c", "/x")]);
         let message = index.outside()[0].error().to_string();
-        assert_eq!(message, "tensor `a`: index entry `../x` contains `..`, outside the directory of the index");
+        assert_eq!(message, "tensor `a`: index entry `../x` is outside the directory of the index: it contains `..`");
     }
 
     #[test]

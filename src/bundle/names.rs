@@ -101,13 +101,13 @@ pub fn check_entry(entry: &str) -> Result<String, &'static str> {
         return Err("contains a NUL byte");
     }
     if entry.starts_with('/') || has_drive() {
-        return Err("is an absolute path, outside the directory of the index");
+        return Err("is outside the directory of the index: it is an absolute path");
     }
     if entry.contains('\\') {
         return Err("contains a backslash");
     }
     if entry.split('/').any(|part| part == "..") {
-        return Err("contains `..`, outside the directory of the index");
+        return Err("is outside the directory of the index: it contains `..`");
     }
     let parts: Vec<&str> = entry.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if parts.is_empty() || entry.ends_with('/') {

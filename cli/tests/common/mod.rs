@@ -50,6 +50,11 @@ pub fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases")
 }
 
+/// The directory of bundles with documented outcomes.
+pub fn bundles() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bundles")
+}
+
 pub fn temporary_directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
