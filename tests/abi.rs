@@ -75,6 +75,12 @@ fn rust_structs() -> BTreeMap<String, i64> {
             struct_size, alignment, layout, durability, skip_verify, drop_trailing, progress, progress_context, warning,
             warning_context,
         }
+        sa_sharded_options {
+            struct_size, alignment, layout, durability, replace, reserved, progress, progress_context,
+        }
+        sa_sharded_report {
+            struct_size, shards, tensors, tensor_bytes, file_bytes, gap_bytes, tensors_moved, removed,
+        }
         sa_overlay_report { struct_size, written, bytes_written, kept, bytes_kept, linked, removed, warnings }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// The sections of the header, in its order.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "status",
     "types",
     "info",

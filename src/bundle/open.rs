@@ -20,7 +20,7 @@ use crate::source::Identity;
 /// the bundle may be dropped first.
 pub struct Bundle {
     path: PathBuf,
-    index: Option<PathBuf>,
+    index: Option<(PathBuf, Identity)>,
     shards: Vec<File>,
     contents: Contents,
     /// Of the index; `None` if there is none. Each string is followed by a NUL byte.
@@ -78,7 +78,7 @@ impl Bundle {
     }
 
     fn of(path: &Path, files: Files, shards: Vec<File>) -> Result<Bundle> {
-        let index = files.index.map(|(path, index, _)| (path, index));
+        let (index, identity) = files.index.map(|(path, index, identity)| ((path, index), identity)).unzip();
         let headers: Vec<Option<&Header>> = shards.iter().map(|shard| Some(shard.header())).collect();
         if headers.iter().flatten().map(|header| header.len() as u64).sum::<u64>() > u64::from(u32::MAX) {
             return Err(Error::new(Status::TooLarge, "has more than 4294967295 tensors").at(path));
@@ -100,6 +100,7 @@ impl Bundle {
             }
         }
         let (index, metadata) = index.map(|(path, index)| (path, index.into_metadata())).unzip();
+        let index = index.zip(identity);
         Ok(Bundle { path: path.to_owned(), index, shards, contents, metadata })
     }
 
@@ -110,7 +111,28 @@ impl Bundle {
 
     /// The path of the index, if the bundle has one.
     pub fn index_path(&self) -> Option<&Path> {
-        self.index.as_deref()
+        self.index.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Whether every file of the bundle, and its index, is still the one that its path names, unmodified; see
+    /// [`File::is_current`].
+    pub fn is_current(&self) -> Result<bool> {
+        if let Some((path, identity)) = &self.index {
+            match fs::metadata(path) {
+                Ok(found) if identity.same_content(&found) => {}
+                Ok(_) => return Ok(false),
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(Error::io("stat", &error).at(path)),
+            }
+        }
+        for shard in &self.shards {
+            if !shard.is_current()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The files, sorted by name. Not all of their tensors need be part of the bundle.

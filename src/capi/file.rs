@@ -136,7 +136,7 @@ pub struct sa_stats {
     pub gap_bytes: u64,
     /// Bytes after the last tensor. The reference reader rejects a file with trailing bytes.
     pub trailing_bytes: u64,
-    /// An `sa_header_padding`; for a bundle, that of its first shard.
+    /// An `sa_header_padding`; for a bundle, the kind that the fewest readers accept.
     pub header_padding: i32,
     /// 1 if the file is mapped; 0 if its file system cannot map and the file was read into anonymous memory, and for a
     /// file that was opened from memory.
@@ -346,9 +346,15 @@ pub unsafe extern "C" fn sa_file_open_memory(
     }
 }
 
+impl sa_file {
+    pub(super) fn new(file: File) -> sa_file {
+        let path = file.path().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
+        sa_file(file, path)
+    }
+}
+
 fn handle(file: File) -> *mut sa_file {
-    let path = file.path().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-    Box::into_raw(Box::new(sa_file(file, path)))
+    Box::into_raw(Box::new(sa_file::new(file)))
 }
 
 /// Closes a file. Its views stay valid: the mapping is released with the last of them. Null is ignored.

@@ -6,6 +6,7 @@
 
 mod aligned_cache;
 mod boundary;
+mod bundle;
 mod file;
 mod info;
 mod overlay;
@@ -19,6 +20,7 @@ mod write;
 mod writer;
 
 pub use aligned_cache::*;
+pub use bundle::*;
 pub use file::*;
 pub use info::*;
 pub use overlay::*;
