@@ -144,8 +144,8 @@ fn twice(what: &str, key: &str) -> Error {
     Error::format(Reason::DuplicateKey, message)
 }
 
-/// The JSON of an index, as the Hugging Face libraries write it: sorted, with an indent of two spaces and a line break at
-/// the end. `metadata` goes beside `total_size`.
+/// The JSON of an index, as the Hugging Face libraries write it: sorted, with an indent of two spaces and a line break
+/// at the end. `metadata` goes beside `total_size`.
 pub(super) fn emit<'a>(
     total_size: u64,
     metadata: &[(&str, &str)],
