@@ -44,9 +44,9 @@ pub struct ShardedReport {
 ///
 /// The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the
 /// shard above `max_shard_bytes`; a larger tensor gets a shard of its own. Shards are named
-/// `PREFIX-00001-of-00002.safetensors`, and the index `PREFIX.safetensors.index.json`. If one shard is enough, it is named
-/// `PREFIX.safetensors` and there is no index, as in the Hugging Face libraries. Within a shard, `options.layout` applies.
-/// The same input gives the same bytes.
+/// `PREFIX-00001-of-00002.safetensors`, and the index `PREFIX.safetensors.index.json`. If one shard is enough, it is
+/// named `PREFIX.safetensors` and there is no index, as in the Hugging Face libraries. Within a shard, `options.layout`
+/// applies. The same input gives the same bytes.
 ///
 /// `metadata` is written to each model file, and to the `metadata` object of the index beside `total_size`, the size of
 /// all tensors in bytes, which replaces an entry of that name.
@@ -55,23 +55,24 @@ pub struct ShardedReport {
 ///
 /// # Replacing
 /// Model files and the index of the same prefix (and of no variant: `PREFIX.fp16` is another prefix) are refused
-/// ([`Status::Refused`]), unless `replace` is true: then they are replaced, and those that have no successor are removed.
-/// Names are compared by their text: shards that an old index lists under other names stay.
+/// ([`Status::Refused`]), unless `replace` is true: then they are replaced, and those that have no successor are
+/// removed. Names are compared by their text: shards that an old index lists under other names stay.
 ///
 /// Space for all files is reserved before the first byte is written, and all of them are complete, and with
 /// [`Durability::Durable`] on disk, before a name in the directory changes. Then the old files are set aside, the index
 /// first, as hidden files (`.NAME.safealign-old`); the shards appear, and the index last; the old files are removed.
 ///
-/// A reader that opens the bundle in between finds an incomplete set of shards, or shards without an index: mostly a
-/// missing file, and never old and new tensors together, unless it opened the first file before and the last one after.
-/// [`Bundle::open`](super::Bundle::open) notices that ([`Status::Changed`]). Files that are already open or mapped keep
+/// A reader that opens the bundle in between finds no model file, an incomplete set of shards, or shards without an
+/// index, but never old and new tensors together, unless it opened the first file before and the last one after.
+/// [`Bundle::open`](super::Bundle::open) notices that ([`Status::Changed`]). Where the directory has another variant, a
+/// reader that is given the directory and not the index may open that one. Files that are already open or mapped keep
 /// their content. Concurrent calls with the same directory and prefix are not serialised.
 ///
 /// # Errors
 /// Whatever fails, the old files are back under their names and no new file is left, with one exception: a failure to
-/// remove an old file is reported when the new bundle is in place. If the process is killed before the old files are set
-/// aside, nothing has changed. If it is killed while names change, the old files may have the hidden names above; a later
-/// call with `replace` removes those.
+/// remove an old file is reported when the new bundle is in place. If the process is killed before the old files are
+/// set aside, nothing has changed. If it is killed while names change, the old files may have the hidden names above; a
+/// later call with `replace` removes those.
 ///
 /// [`Status::InvalidArgument`]: a `max_shard_bytes` of 0, two tensors of the same name, a prefix that is empty, starts
 /// with a dot, ends with a shard number, or contains `/`, a backslash or NUL; and those of
