@@ -485,6 +485,27 @@ typedef int32_t sa_repair_action;
 typedef struct sa_aligned_cache sa_aligned_cache;
 
 /**
+ * An open bundle: the tensors of several files as if they were in one.
+ *
+ * A bundle is a model file, the shards of one model, or an index (`model.safetensors.index.json`) with its shards, as the
+ * Hugging Face libraries name them. Tensors are indexed in the order of the shards, which are sorted by file name, and
+ * within a shard in the order of their data.
+ *
+ * Reference-counted: `sa_bundle_free` releases the reference that a call returned. Immutable, and safe to use from several
+ * threads at once. Views keep the mapping of their shard alive on their own.
+ */
+typedef struct sa_bundle sa_bundle;
+
+/**
+ * A place that holds a bundle, for programs that reload a model while other threads use it: one thread opens the new
+ * bundle and sets it; every other thread gets a reference before it uses the bundle, and releases it afterwards.
+ *
+ * Freed by `sa_bundle_slot_free`. `sa_bundle_slot_get` and `sa_bundle_slot_set` are safe to call from several threads at
+ * once.
+ */
+typedef struct sa_bundle_slot sa_bundle_slot;
+
+/**
  * An open file.
  *
  * Freed by `sa_file_free`. Views keep the mapping alive on their own. Safe to use from several threads at once.
@@ -854,7 +875,7 @@ typedef struct sa_stats {
    */
   uint64_t trailing_bytes;
   /**
-   * An `sa_header_padding`; for a bundle, that of its first shard.
+   * An `sa_header_padding`; for a bundle, the kind that the fewest readers accept.
    */
   int32_t header_padding;
   /**
@@ -906,6 +927,82 @@ typedef struct sa_view {
    */
   void *owner;
 } sa_view;
+
+/**
+ * Options of `sa_write_sharded`. Initialise with `SA_INIT`.
+ */
+typedef struct sa_sharded_options {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * As in `sa_write_options`.
+   */
+  uint64_t alignment;
+  /**
+   * An `sa_layout`, within each shard. The default is `SA_LAYOUT_COMPACT`.
+   */
+  int32_t layout;
+  /**
+   * An `sa_durability`. The default is `SA_DURABLE`.
+   */
+  int32_t durability;
+  /**
+   * If non-zero, replace the files of the same prefix. By default they are refused.
+   */
+  int32_t replace;
+  /**
+   * 0.
+   */
+  int32_t reserved;
+  /**
+   * Null, or called with the progress of all shards.
+   */
+  sa_progress progress;
+  /**
+   * Passed to `progress`.
+   */
+  void *progress_context;
+} sa_sharded_options;
+
+/**
+ * Describes a bundle that was written. Initialise with `SA_INIT`.
+ */
+typedef struct sa_sharded_report {
+  /**
+   * Size of this struct in bytes, set by `SA_INIT`.
+   */
+  size_t struct_size;
+  /**
+   * Number of model files. With one there is no index.
+   */
+  uint64_t shards;
+  /**
+   * Number of tensors.
+   */
+  uint64_t tensors;
+  /**
+   * Their total size in bytes: `total_size` of the index.
+   */
+  uint64_t tensor_bytes;
+  /**
+   * Total size of the model files in bytes, without the index.
+   */
+  uint64_t file_bytes;
+  /**
+   * Zero bytes in gaps between tensors; 0 in the compact layout.
+   */
+  uint64_t gap_bytes;
+  /**
+   * Tensors whose position in their shard is not the one that they were given in.
+   */
+  uint64_t tensors_moved;
+  /**
+   * Files of the same prefix that were removed and not replaced by one of the same name.
+   */
+  uint64_t removed;
+} sa_sharded_report;
 
 /**
  * Scan options. Initialise with `SA_INIT`.
@@ -1816,6 +1913,230 @@ sa_status sa_view_writable(const struct sa_view *view, void **data, struct sa_er
  * @return `SA_ERR_IO` if the system refuses.
  */
 sa_status sa_view_advise(const struct sa_view *view, int32_t advice, struct sa_error *error);
+
+/**
+ * Opens and maps a bundle, and checks that its files belong together. Never writes anything.
+ *
+ * With an index, the index decides: model files that it does not list are not opened, and tensors that it does not list
+ * are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed wherever
+ * they lead, as in a download cache.
+ *
+ * A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as `fp16`.
+ * Without an index it stands for its one set of model files. Files that start with `._` or end with `.incomplete` are
+ * ignored.
+ *
+ * @param path     A directory, an index or a model file; NUL-terminated, in the system's encoding.
+ * @param options  Null for the defaults. They apply to each shard.
+ * @param bundle   Receives the bundle, to be freed with `sa_bundle_free`.
+ * @param error    Null, or receives the error, which names the file at fault.
+ * @return `SA_ERR_INVALID_ARGUMENT` for a directory with several bundles; the message lists them. `SA_ERR_NOT_FOUND` for a
+ *         directory without model files. `SA_ERR_IO` with `os_error` ENOENT for a missing shard. `SA_ERR_FORMAT` for a
+ *         tensor that is in two shards, a malformed index, an index entry whose shard lacks the tensor, and an entry
+ *         outside the directory of the index, in which case nothing is opened. `SA_ERR_TOO_LARGE` for an index above
+ *         100000000 bytes. `SA_ERR_CHANGED` if a file was replaced during the call. Otherwise as `sa_file_open`.
+ */
+sa_status sa_bundle_open(const char *path,
+                         const struct sa_open_options *options,
+                         struct sa_bundle **bundle,
+                         struct sa_error *error);
+
+/**
+ * Releases a reference to a bundle. With the last one it is closed; its views stay valid. Null is ignored.
+ */
+void sa_bundle_free(struct sa_bundle *bundle);
+
+/**
+ * Number of tensors; 0 for null.
+ */
+size_t sa_bundle_len(const struct sa_bundle *bundle);
+
+/**
+ * Describes a tensor. Its `offset` is in its shard.
+ *
+ * @param bundle  The bundle.
+ * @param index   From 0 to `sa_bundle_len` - 1.
+ * @param info    Receives the description. Its pointers are valid until the bundle and the views of the shard are gone.
+ * @param shard   Null, or receives the shard, for `sa_bundle_shard`.
+ * @param error   Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
+ */
+sa_status sa_bundle_at(const struct sa_bundle *bundle,
+                       size_t index,
+                       struct sa_tensor_info *info,
+                       size_t *shard,
+                       struct sa_error *error);
+
+/**
+ * The index of a tensor, by its name. Takes constant time and copies no string.
+ *
+ * @param bundle    The bundle.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param index     Receives the index, for `sa_bundle_at` and `sa_bundle_map_at`.
+ * @param error     Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the bundle has no such tensor.
+ */
+sa_status sa_bundle_find(const struct sa_bundle *bundle,
+                         const char *name,
+                         size_t name_len,
+                         size_t *index,
+                         struct sa_error *error);
+
+/**
+ * Maps a tensor by its name, as `sa_map_tensor`.
+ *
+ * @param bundle    The bundle.
+ * @param name      The name.
+ * @param name_len  Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param view      Receives the view. Release its `owner` with `sa_view_release`.
+ * @param error     Null, or receives the error.
+ * @return As `sa_map_tensor`.
+ */
+sa_status sa_bundle_map(const struct sa_bundle *bundle,
+                        const char *name,
+                        size_t name_len,
+                        struct sa_view *view,
+                        struct sa_error *error);
+
+/**
+ * Maps a tensor by its index, as `sa_map_tensor`.
+ *
+ * @param bundle  The bundle.
+ * @param index   From 0 to `sa_bundle_len` - 1.
+ * @param view    Receives the view. Release its `owner` with `sa_view_release`.
+ * @param error   Null, or receives the error.
+ * @return As `sa_map_tensor`; `SA_ERR_NOT_FOUND` if the index is out of range.
+ */
+sa_status sa_bundle_map_at(const struct sa_bundle *bundle, size_t index, struct sa_view *view, struct sa_error *error);
+
+/**
+ * Number of metadata entries; 0 for null.
+ */
+size_t sa_bundle_metadata_len(const struct sa_bundle *bundle);
+
+/**
+ * A metadata entry. With an index these are the entries of its `metadata` object, such as `total_size`; values other than
+ * strings are JSON. Without an index they are those of the first shard. See `sa_file_metadata_at` for each shard.
+ *
+ * @param bundle  The bundle.
+ * @param index   From 0 to `sa_bundle_metadata_len` - 1.
+ * @param entry   Receives the entry. Its pointers are valid until the bundle is freed.
+ * @param error   Null, or receives the error.
+ * @return `SA_ERR_NOT_FOUND` if the index is out of range.
+ */
+sa_status sa_bundle_metadata_at(const struct sa_bundle *bundle,
+                                size_t index,
+                                struct sa_metadata *entry,
+                                struct sa_error *error);
+
+/**
+ * The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that the
+ * fewest readers accept.
+ *
+ * @param bundle  The bundle.
+ * @param stats   Receives the counts.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_bundle_stats(const struct sa_bundle *bundle,
+                          struct sa_stats *stats,
+                          struct sa_error *error);
+
+/**
+ * Number of shards; 0 for null.
+ */
+size_t sa_bundle_shard_len(const struct sa_bundle *bundle);
+
+/**
+ * A shard, as a file. It may have tensors that are not part of the bundle.
+ *
+ * @param bundle  The bundle.
+ * @param shard   From 0 to `sa_bundle_shard_len` - 1, in the order of the file names.
+ * @return The file, valid until the bundle is freed; it belongs to the bundle. Null if the shard is out of range, and for
+ *         null.
+ */
+const struct sa_file *sa_bundle_shard(const struct sa_bundle *bundle,
+                                      size_t shard);
+
+/**
+ * Whether every file of a bundle, and its index, is still the one that its path names; see `sa_file_is_current`.
+ *
+ * @param bundle      The bundle.
+ * @param is_current  Receives 1 or 0.
+ * @param error       Null, or receives the error.
+ * @return `SA_ERR_IO`.
+ */
+sa_status sa_bundle_is_current(const struct sa_bundle *bundle, int32_t *is_current, struct sa_error *error);
+
+/**
+ * Makes a slot that holds a bundle.
+ *
+ * @param bundle  The bundle. The slot keeps a reference of its own; the caller still has to free theirs.
+ * @param slot    Receives the slot, to be freed with `sa_bundle_slot_free`.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_bundle_slot_new(const struct sa_bundle *bundle, struct sa_bundle_slot **slot, struct sa_error *error);
+
+/**
+ * The bundle that a slot holds. It stays valid after the slot gets another one.
+ *
+ * @param slot    The slot.
+ * @param bundle  Receives a reference, to be released with `sa_bundle_free`.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_bundle_slot_get(const struct sa_bundle_slot *slot, struct sa_bundle **bundle, struct sa_error *error);
+
+/**
+ * Replaces the bundle that a slot holds, in one step: every later `sa_bundle_slot_get` returns the new one.
+ *
+ * @param slot    The slot.
+ * @param bundle  The new bundle. The slot keeps a reference of its own; the caller still has to free theirs.
+ * @param error   Null, or receives the error.
+ */
+sa_status sa_bundle_slot_set(const struct sa_bundle_slot *slot, const struct sa_bundle *bundle, struct sa_error *error);
+
+/**
+ * Frees a slot and its reference to the bundle. Null is ignored.
+ */
+void sa_bundle_slot_free(struct sa_bundle_slot *slot);
+
+/**
+ * Writes a bundle: shards named `PREFIX-00001-of-00002.safetensors` and the index `PREFIX.safetensors.index.json`, as the
+ * Hugging Face libraries name them. If one shard is enough, it is named `PREFIX.safetensors` and there is no index.
+ *
+ * The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the shard
+ * above `max_shard_bytes`; a larger tensor gets a shard of its own. The same input gives the same bytes.
+ *
+ * Space for all files is reserved first, and every file is complete before any name in the directory changes. Files of
+ * the same prefix are refused unless `replace` is set. Then the old files are set aside, the index first, as hidden files;
+ * the new shards get their names, and the index last; the old files are removed. A reader that opens the bundle in between
+ * finds a missing file, not a mixture; `sa_bundle_open` returns an error then. Files that are open or mapped keep their
+ * content. Concurrent calls for the same directory and prefix are not serialised.
+ *
+ * @param directory        An existing directory, NUL-terminated, in the system's encoding.
+ * @param prefix           Such as `model`. Not empty, without a directory separator, and not starting with a dot.
+ * @param prefix_len       Its length in bytes, or `SA_NUL_TERMINATED`.
+ * @param max_shard_bytes  The largest size of the tensor data of a shard in bytes; not 0.
+ * @param tensors          Array of `n_tensors`; null if there are none.
+ * @param n_tensors        Number of tensors.
+ * @param metadata         Array of `n_metadata`; null if there are none. Written to each shard and to the index.
+ * @param n_metadata       Number of metadata entries.
+ * @param options          Null for the defaults.
+ * @param report           Null, or receives the report.
+ * @param error            Null, or receives the error.
+ * @return As `sa_write_aligned`; `SA_ERR_REFUSED` if files of the prefix exist. Whatever fails, the old files are back
+ *         under their names and no new file is left.
+ */
+sa_status sa_write_sharded(const char *directory,
+                           const char *prefix,
+                           size_t prefix_len,
+                           uint64_t max_shard_bytes,
+                           const struct sa_tensor *tensors,
+                           size_t n_tensors,
+                           const struct sa_metadata *metadata,
+                           size_t n_metadata,
+                           const struct sa_sharded_options *options,
+                           struct sa_sharded_report *report,
+                           struct sa_error *error);
 
 /**
  * Scans a file: reads its 8-byte prefix and its header, never the data.

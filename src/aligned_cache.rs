@@ -16,10 +16,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::bundle::{self, Bundle};
 use crate::error::{Error, Name, Result, Status};
 use crate::file_lock::FileLock;
 use crate::header::Header;
 use crate::layout::{LayoutOptions, Plan, TensorSpec, check_alignment};
+use crate::map::OpenOptions;
 use crate::repair::room_in;
 use crate::source::{self, Identity};
 use crate::writer::{Durability, Progress, Writer, WriterOptions, report};
@@ -93,7 +95,7 @@ struct Source {
 pub fn write(source: &Path, directory: &Path, options: CacheOptions) -> Result<CacheReport> {
     check_alignment(options.layout.alignment)?;
     let real = fs::canonicalize(source).map_err(|error| Error::io("open", &error).at(source))?;
-    let sources = [real.clone()].into_iter().map(Source::open).collect::<Result<Vec<Source>>>()?;
+    let sources = files_of(&real, source)?.into_iter().map(Source::open).collect::<Result<Vec<Source>>>()?;
     fs::create_dir_all(directory).map_err(|error| Error::io("create", &error).at(directory))?;
     let directory = fs::canonicalize(directory).map_err(|error| Error::io("open", &error).at(directory))?;
     if sources.iter().any(|source| source.path.parent() == Some(&directory)) {
@@ -112,6 +114,17 @@ pub fn write(source: &Path, directory: &Path, options: CacheOptions) -> Result<C
     let sizes = sources.iter().flat_map(|source| source.tensors().map(|tensor| tensor.nbytes));
     let (tensors, tensor_bytes) = sizes.fold((0, 0), |(tensors, bytes), nbytes| (tensors + 1, bytes + nbytes));
     Ok(CacheReport { path: target, is_new, file_size, tensors, tensor_bytes })
+}
+
+/// The files of a model: of a bundle its shards, which are opened to check that they belong together.
+fn files_of(real: &Path, source: &Path) -> Result<Vec<PathBuf>> {
+    let is_bundle = real.is_dir() || source.file_name().is_some_and(bundle::names::is_index);
+    if !is_bundle {
+        return Ok(vec![real.to_owned()]);
+    }
+    let bundle = Bundle::open(source, &OpenOptions::default())?;
+    let shards = bundle.shards().iter().filter_map(crate::map::File::path);
+    shards.map(|path| fs::canonicalize(path).map_err(|error| Error::io("open", &error).at(path))).collect()
 }
 
 fn write_to(target: &Path, sources: &[Source], options: CacheOptions) -> Result<u64> {

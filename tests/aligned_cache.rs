@@ -10,6 +10,7 @@ use std::sync::Barrier;
 
 use common::{Owned, bytes_of, folder, hostile, packed};
 use safealign::aligned_cache::{self, CacheOptions, CacheReport};
+use safealign::bundle::Bundle;
 use safealign::dtype::Dtype;
 use safealign::error::{Result, Status};
 use safealign::map::{File, MapMode, OpenOptions, Origin};
@@ -80,6 +81,36 @@ fn the_cache_is_a_valid_file_with_the_misaligned_tensors_only() {
     assert!(found.nonconforming.is_none() && found.file_size == report.file_size);
     assert!(report.tensor_bytes < fs::metadata(&source).expect("stat").len());
     safetensors::SafeTensors::deserialize(&fs::read(&report.path).expect("reads")).expect("the reference opens it");
+}
+
+/// One cache file for all shards, through an index whose shards are links, as in a download cache.
+#[test]
+fn a_bundle_has_one_cache_file() {
+    let root = folder();
+    let (blobs, snapshot) = (root.path().join("blobs"), root.path().join("snapshots/1"));
+    fs::create_dir_all(&blobs).and_then(|()| fs::create_dir_all(&snapshot)).expect("creates");
+    let shard = |name: &str| [Owned::new(&format!("{name}.odd"), Dtype::U8, &[3]), Owned::new(name, Dtype::F32, &[5])];
+    for (name, blob) in [("a", "1"), ("b", "2")] {
+        fs::write(blobs.join(blob), packed(&shard(name))).expect("writes");
+        std::os::unix::fs::symlink(format!("../../blobs/{blob}"), snapshot.join(format!("{name}.safetensors")))
+            .expect("links");
+    }
+    let index = r#"{"metadata": {}, "weight_map": {"a.odd": "a.safetensors", "a": "a.safetensors",
+        "b.odd": "b.safetensors", "b": "b.safetensors"}}"#;
+    fs::write(blobs.join("3"), index).expect("writes");
+    std::os::unix::fs::symlink("../../blobs/3", snapshot.join("model.safetensors.index.json")).expect("links");
+    let directory = root.path().join("cache");
+    let report = write(&snapshot, &directory).expect("writes");
+    assert!(report.tensors == 2 && files(&directory).len() == 1, "{report:?}");
+    let by_index = write(&snapshot.join("model.safetensors.index.json"), &directory).expect("writes");
+    assert_eq!(by_index.tensors, 2);
+    let options = OpenOptions { aligned_cache: Some(report.path), ..OpenOptions::default() };
+    let bundle = Bundle::open(&snapshot, &options).expect("opens");
+    for name in ["a", "b"] {
+        let view = bundle.map(name).expect("maps");
+        assert_eq!((view.origin(), bytes_of(&view)), (Origin::Cached, &shard(name)[1].data[..]));
+    }
+    assert_eq!(bundle.stats().tensors_copied, 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ const SECTIONS: [&str; 13] = [
     "writer",
     "file",
     "view",
+    "bundle",
     "scan",
     "repair",
     "aligned_cache",
