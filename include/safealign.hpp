@@ -7,8 +7,8 @@
  *     value_or_throw(), an allocation that fails, and a progress callback of the caller. Everything compiles with
  *     -fno-exceptions and -fno-rtti; value_or_throw() and Exception are then not available. Result is the same type
  *     either way: translation units with and without exceptions may be linked together.
- *  2. File, Bundle, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it has 0
- *     tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
+ *  2. File, Bundle, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it
+ *     has 0 tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
  *     increment.
  *  3. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
  *     are valid.
@@ -456,8 +456,8 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 /// An exception that it throws also cancels the call, and is rethrown to the caller. For a Writer it must not throw.
 using Progress = std::function<bool(std::uint64_t bytes_done, std::uint64_t bytes_total)>;
 
-/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
-/// with the file's path and the reason. It must not throw.
+/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the
+/// call, with the file's path and the reason. It must not throw.
 using Warning = std::function<void(std::string_view path, std::string_view message)>;
 
 namespace detail {
@@ -576,7 +576,8 @@ struct ScanReport {
     std::uint64_t trailing_bytes = 0;
     std::uint64_t unknown_dtype_tensors = 0;
     HeaderPadding header_padding = HeaderPadding::None;
-    /// Why the reference reader would reject the file, as a message and as a code such as "HOLE"; empty if it would not.
+    /// Why the reference reader would reject the file, as a message and as a code such as "HOLE"; empty if it would
+    /// not.
     std::string nonconforming = {};
     std::string nonconforming_reason = {};
     /// Most bytes first.
@@ -934,8 +935,8 @@ struct ReleaseView {
     return static_cast<Dtype>(dtype);
 }
 
-/// The layout of a file: which tensors a loader that maps has to copy, and what the reference reader would reject. Reads
-/// the header, never the data.
+/// The layout of a file: which tensors a loader that maps has to copy, and what the reference reader would reject.
+/// Reads the header, never the data.
 ///
 /// @param alignment  For ScanReport::tensors_below_alignment, in bytes: a power of two from 8 to 2097152.
 [[nodiscard]] inline Result<ScanReport> scan(std::string_view path, std::uint64_t alignment = 64) {
@@ -1054,8 +1055,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
 
 /// Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
 ///
-/// Whatever fails, the file at `path` is the old one or the new one, complete. A file may be replaced while it is mapped.
-/// See sa_write_aligned for the statuses.
+/// Whatever fails, the file at `path` is the old one or the new one, complete. A file may be replaced while it is
+/// mapped. See sa_write_aligned for the statuses.
 [[nodiscard]] inline Result<WriteReport> write_aligned(std::string_view path, const std::vector<Tensor>& tensors,
                                                        const Metadata& metadata = {},
                                                        const WriteOptions& options = {}) {
@@ -1079,8 +1080,9 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
     return detail::taken(report);
 }
 
-/// Writes a bundle: shards and the index that says which shard holds which tensor, as the Hugging Face libraries name them.
-/// Every file is complete before any name in the directory changes. See sa_write_sharded for the rules and the statuses.
+/// Writes a bundle: shards and the index that says which shard holds which tensor, as the Hugging Face libraries name
+/// them. Every file is complete before any name in the directory changes. See sa_write_sharded for the rules and the
+/// statuses.
 ///
 /// @param directory        An existing directory.
 /// @param prefix           Such as "model".
@@ -1127,8 +1129,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
     return detail_of_progress::repair(path, nullptr, options);
 }
 
-/// Writes the misaligned tensors of `source`, a file or a bundle, aligned, into a file in the directory `directory`. Pass
-/// the path of that file as OpenOptions::aligned_cache. See sa_aligned_cache_write for the statuses.
+/// Writes the misaligned tensors of `source`, a file or a bundle, aligned, into a file in the directory `directory`.
+/// Pass the path of that file as OpenOptions::aligned_cache. See sa_aligned_cache_write for the statuses.
 [[nodiscard]] inline Result<AlignedCache> write_aligned_cache(std::string_view source, std::string_view directory,
                                                               const AlignedCacheOptions& options = {}) {
     const Result<std::string> from = detail::terminated(source, "source");
@@ -1156,8 +1158,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
 }
 
 /// Makes `output` a directory that loads in place of the directory `bundle`: misaligned files are written repaired,
-/// everything else is a symbolic link. A second call only writes what is missing or stale. See sa_overlay_bundle for the
-/// statuses.
+/// everything else is a symbolic link. A second call only writes what is missing or stale. See sa_overlay_bundle for
+/// the statuses.
 [[nodiscard]] inline Result<OverlayReport> overlay_bundle(std::string_view bundle, std::string_view output,
                                                           const OverlayOptions& options = {}) {
     const Result<std::string> from = detail::terminated(bundle, "bundle");
@@ -1251,9 +1253,9 @@ private:
 
 /// A file that is written in pieces, for tensors that do not all fit in memory.
 ///
-/// If it is destroyed before finish() has succeeded, it discards the unfinished file, and the file at the path stays as it
-/// was. put(), put_at() and the queries may be called from several threads at once; finish(), discard() and moving only
-/// when no other call runs.
+/// If it is destroyed before finish() has succeeded, it discards the unfinished file, and the file at the path stays as
+/// it was. put(), put_at() and the queries may be called from several threads at once; finish(), discard() and moving
+/// only when no other call runs.
 class Writer {
 public:
     Writer() noexcept = default;
@@ -1336,8 +1338,8 @@ public:
         return found;
     }
 
-    /// Puts the file in place and empties the writer. If bytes are missing (Status::InvalidArgument), they can be written
-    /// and the call repeated.
+    /// Puts the file in place and empties the writer. If bytes are missing (Status::InvalidArgument), they can be
+    /// written and the call repeated.
     [[nodiscard]] Result<WriteReport> finish() {
         auto report = detail::initialised<sa_write_report>();
         sa_error error;
@@ -1411,9 +1413,9 @@ public:
     /// Sizes in elements; empty for a scalar. Valid as long as any view of the file.
     [[nodiscard]] Span<const std::uint64_t> shape() const noexcept { return {view_.shape, view_.rank}; }
 
-    /// The elements. Status::InvalidArgument unless T has the size of the dtype and, if T is a floating-point type, is the
-    /// type of the dtype: float, double, std::float16_t or std::bfloat16_t. Status::Unaligned if the bytes are not aligned
-    /// for T, which happens only with Unaligned::Borrow.
+    /// The elements. Status::InvalidArgument unless T has the size of the dtype and, if T is a floating-point type, is
+    /// the type of the dtype: float, double, std::float16_t or std::bfloat16_t. Status::Unaligned if the bytes are not
+    /// aligned for T, which happens only with Unaligned::Borrow.
     template <typename T>
     [[nodiscard]] Result<Span<const T>> as() const {
         if (std::optional<Error> error = mismatch<T>()) {
@@ -1422,8 +1424,8 @@ public:
         return Span<const T>(static_cast<const T*>(view_.data), view_.nbytes / sizeof(T));
     }
 
-    /// The elements, for writing. Status::InvalidArgument unless the file was opened with MapMode::CopyOnWrite. The file
-    /// stays as it is; every view of the tensor sees what is written.
+    /// The elements, for writing. Status::InvalidArgument unless the file was opened with MapMode::CopyOnWrite. The
+    /// file stays as it is; every view of the tensor sees what is written.
     template <typename T>
     [[nodiscard]] Result<Span<T>> as_mutable() const {
         const Result<Span<std::byte>> writable = mutable_bytes();
@@ -1554,7 +1556,8 @@ public:
     /// Number of tensors.
     [[nodiscard]] std::size_t size() const noexcept { return sa_file_len(file_.get()); }
 
-    /// Describes a tensor. Tensors are indexed in the order of their data; Status::NotFound if the index is out of range.
+    /// Describes a tensor. Tensors are indexed in the order of their data; Status::NotFound if the index is out of
+    /// range.
     [[nodiscard]] Result<TensorInfo> at(std::size_t index) const {
         auto found = detail::initialised<sa_tensor_info>();
         sa_error error;
@@ -1637,8 +1640,8 @@ public:
         return path == nullptr ? std::string_view() : std::string_view(path);
     }
 
-    /// A descriptor of the file, and where the model starts in it, in bytes. It belongs to this object: do not close it,
-    /// and read with pread. Status::Changed if the path names another file by now; see sa_file_descriptor.
+    /// A descriptor of the file, and where the model starts in it, in bytes. It belongs to this object: do not close
+    /// it, and read with pread. Status::Changed if the path names another file by now; see sa_file_descriptor.
     [[nodiscard]] Result<std::pair<int, std::uint64_t>> descriptor() const {
         std::pair<int, std::uint64_t> found(-1, 0);
         sa_error error;
@@ -1704,8 +1707,8 @@ class Bundle {
 public:
     Bundle() noexcept = default;
 
-    /// Opens and maps the bundle at `path`: a directory, an index or a model file. See sa_bundle_open for the rules and the
-    /// statuses.
+    /// Opens and maps the bundle at `path`: a directory, an index or a model file. See sa_bundle_open for the rules and
+    /// the statuses.
     [[nodiscard]] static Result<Bundle> open(std::string_view path, const OpenOptions& options = {}) {
         const Result<std::string> source = detail::terminated(path, "path");
         if (!source) {
@@ -1793,7 +1796,8 @@ public:
         return out;
     }
 
-    /// The metadata of the index, or of the first shard if there is no index. The strings are valid as long as the bundle.
+    /// The metadata of the index, or of the first shard if there is no index. The strings are valid as long as the
+    /// bundle.
     [[nodiscard]] std::vector<std::pair<std::string_view, std::string_view>> metadata() const {
         std::vector<std::pair<std::string_view, std::string_view>> out(sa_bundle_metadata_len(bundle_.get()));
         for (std::size_t index = 0; index < out.size(); ++index) {
@@ -1840,8 +1844,8 @@ private:
     std::unique_ptr<sa_bundle, detail::FreeBundle> bundle_ = nullptr;
 };
 
-/// A place that holds a bundle, for programs that reload a model while other threads use it. get() and set() are safe to
-/// call from several threads at once.
+/// A place that holds a bundle, for programs that reload a model while other threads use it. get() and set() are safe
+/// to call from several threads at once.
 class BundleSlot {
 public:
     /// Empty until make().

@@ -10,8 +10,8 @@
  *
  * C++20, as MLX's headers are. Include it in a program that links MLX and safealign, or in MLX itself
  * (docs/mlx-fork.md). Tested with MLX 0.31.2 and 0.32.4 on Linux (CPU). The branch that Metal takes, make_buffer on the
- * mapping, is compiled everywhere and tested against an allocator that answers as Metal's does, but nothing here has run
- * on Metal.
+ * mapping, is compiled everywhere and tested against an allocator that answers as Metal's does, but nothing here has
+ * run on Metal.
  *
  * Errors are std::runtime_error, with texts in MLX's style. The functions may be called from several threads at once.
  */
@@ -215,8 +215,8 @@ public:
             if (!buffers_are_sized_memory()) {
                 return;
             }
-            // A buffer of the CPU build is memory that begins with its size in 8 bytes. A file begins with the length of
-            // its header in 8 bytes, so it is one as it stands.
+            // A buffer of the CPU build is memory that begins with its size in 8 bytes. A file begins with the length
+            // of its header in 8 bytes, so it is one as it stands.
             made = core::allocator::Buffer(base);
         }
         skip_ = from_allocator ? 0 : sizeof(std::size_t);
@@ -263,7 +263,8 @@ private:
         const core::allocator::Buffer probe = core::allocator::allocator().malloc(size);
         core::allocator::Buffer raw = probe;
         const auto* start = static_cast<const std::byte*>(raw.ptr());
-        const bool sized = start != nullptr && static_cast<const std::byte*>(raw.raw_ptr()) == start + sizeof(std::size_t);
+        const bool sized =
+            start != nullptr && static_cast<const std::byte*>(raw.raw_ptr()) == start + sizeof(std::size_t);
         core::allocator::allocator().free(probe);
         return sized;
     }
@@ -273,9 +274,9 @@ private:
     std::optional<core::array> array_;
 };
 
-/// The tensors that cannot share the mapping, as a file for MLX's own load function to read: a header of them alone, each
-/// named by its number, before the data section of the mapped file. So they are of the same file as the others, whatever
-/// stands at its path by now, and MLX never sees what it would not read in the rest of the header.
+/// The tensors that cannot share the mapping, as a file for MLX's own load function to read: a header of them alone,
+/// each named by its number, before the data section of the mapped file. So they are of the same file as the others,
+/// whatever stands at its path by now, and MLX never sees what it would not read in the rest of the header.
 class MappingReader final : public core::io::Reader {
 public:
     MappingReader(std::string path, const File& file, View view)
@@ -453,7 +454,8 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
 
 inline void save(std::string file, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
     constexpr std::string_view extension = ".safetensors";
-    if (file.size() < extension.size() || file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
+    if (file.size() < extension.size() ||
+        file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
         file += extension;
     }
     const Prepared prepared(std::move(arrays), metadata);
@@ -477,8 +479,8 @@ inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays array
     detail::save(*out, std::move(arrays), metadata, options);
 }
 
-/// Saves arrays to a file, `.safetensors` appended to its name where that is missing, so that every tensor maps without a
-/// copy. The file that is there stays until the new one is whole. Arrays are sorted by name: equal input gives equal
+/// Saves arrays to a file, `.safetensors` appended to its name where that is missing, so that every tensor maps without
+/// a copy. The file that is there stays until the new one is whole. Arrays are sorted by name: equal input gives equal
 /// bytes. Arrays that are not contiguous are made so; empty and rank-0 arrays are saved; float64 is refused, as by MLX.
 inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata = {}) {
     detail::save(std::move(file), std::move(arrays), metadata, {});
@@ -492,8 +494,8 @@ inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata
 /// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share it (see LoadReport) is the
 /// one that MLX's own function makes: copied lazily, when it is evaluated.
 ///
-/// The mapping lives as long as any of the arrays. A file that is replaced meanwhile, as by saving to its path, keeps its
-/// old values in them. One that is truncated in place, as by opening it to write, takes them along: SIGBUS.
+/// The mapping lives as long as any of the arrays. A file that is replaced meanwhile, as by saving to its path, keeps
+/// its old values in them. One that is truncated in place, as by opening it to write, takes them along: SIGBUS.
 inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {}) {
     LoadReport report;
     return detail::load(file, s, report);

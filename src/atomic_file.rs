@@ -215,7 +215,8 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// The regular file at a path, which a new file may replace, as it may a symbolic link, or nothing; anything else is an error.
+/// The regular file at a path, which a new file may replace, as it may a symbolic link, or nothing; anything else is an
+/// error.
 fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Ok(None),

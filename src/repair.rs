@@ -99,8 +99,8 @@ pub struct RepairReport {
 /// Mended are misaligned tensors, a header padded with NUL bytes, and (in the compact layout) holes; with
 /// [`RepairOptions::drop_trailing`] also bytes after the last tensor. A file without any of these is left alone (the
 /// same inode and time), or copied as it is where there is a destination; [`RepairOptions::force`] lays it out anew.
-/// Metadata and its order, mode and, where permitted, owner are kept. A file that stands at the destination is replaced,
-/// unless it is read-only.
+/// Metadata and its order, mode and, where permitted, owner are kept. A file that stands at the destination is
+/// replaced, unless it is read-only.
 ///
 /// [`Status::Refused`], with the way out in the message: a symbolic link, a file with other hard links, an entry of a
 /// cache that names files by their content, a read-only file or folder, trailing bytes that would be lost, too little
@@ -176,8 +176,8 @@ fn repair_how(
     repair().map_err(|error: Error| error.at(source))
 }
 
-/// Copies a file of any content with the guards of [`repair`], and compares it: for what else belongs to a bundle. Of the
-/// options it takes `durability`, `verify`, `dry_run` and `progress`. Returns the bytes that were copied.
+/// Copies a file of any content with the guards of [`repair`], and compares it: for what else belongs to a bundle. Of
+/// the options it takes `durability`, `verify`, `dry_run` and `progress`. Returns the bytes that were copied.
 pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> Result<u64> {
     let mut copy = || {
         let (file, found) = source::open_regular(source)?;

@@ -12,8 +12,8 @@ use super::{Header, HeaderPadding, METADATA_KEY, Record, Text, Texts};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Reason, Result};
 
-/// Containers that may be open at once inside an unknown field: serde_json, and so the reference, allows 127 in all, two
-/// of which are the header and the tensor's own object.
+/// Containers that may be open at once inside an unknown field: serde_json, and so the reference, allows 127 in all,
+/// two of which are the header and the tensor's own object.
 const MAX_NESTING: usize = 125;
 
 /// Parses a JSON object that has nothing after it but white space.
