@@ -182,7 +182,7 @@ static sa_status write_sharded(const sa_sharded_options *options, sa_sharded_rep
         replace.replace = 1;
         options = &replace;
     }
-    return sa_write_sharded("bundle", "model", 6, 1000, &one, 1, NULL, 0, options, report, &error);
+    return sa_write_sharded("bundle", "model", 5, 1000, &one, 1, NULL, 0, options, report, &error);
 }
 
 static sa_status bundle_with(const sa_open_options *options, sa_tensor_info *info, sa_stats *stats, sa_view *view) {
