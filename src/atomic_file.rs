@@ -30,8 +30,8 @@ const NEW_FILE_MODE: u32 = 0o666;
 
 /// An unfinished file. If it is dropped before [`AtomicFile::publish`], it leaves nothing behind.
 ///
-/// If the file system supports `O_TMPFILE`, the new file has no name until it is published, so that even a killed process
-/// leaves nothing behind. Otherwise it is a hidden file, which is removed after an error.
+/// If the file system supports `O_TMPFILE`, the new file has no name until it is published, so that even a killed
+/// process leaves nothing behind. Otherwise it is a hidden file, which is removed after an error.
 pub(crate) struct AtomicFile {
     file: File,
     name: Option<TempPath>,
@@ -85,8 +85,8 @@ impl AtomicFile {
         &self.file
     }
 
-    /// Sets the size of the file to `len` bytes and reserves the space, so that a full disk is detected now. The bytes are
-    /// zero.
+    /// Sets the size of the file to `len` bytes and reserves the space, so that a full disk is detected now. The bytes
+    /// are zero.
     pub(crate) fn reserve(&self, len: u64) -> Result<()> {
         // Before the attempt, because a partial reservation may keep the space until the file is closed.
         let free = rustix::fs::fstatvfs(&self.file).ok();
@@ -118,8 +118,8 @@ impl AtomicFile {
         self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
     }
 
-    /// Syncs the data, unless the file is [`Durability::NotDurable`]. [`AtomicFile::publish`] does this too; this is for
-    /// several files that must be complete before the first one is published.
+    /// Syncs the data, unless the file is [`Durability::NotDurable`]. [`AtomicFile::publish`] does this too; this is
+    /// for several files that must be complete before the first one is published.
     pub(crate) fn sync(&self) -> Result<()> {
         match self.durability {
             Durability::Durable => self.file.sync_all().map_err(|error| Error::io("sync", &error)),
@@ -216,8 +216,8 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// The regular file at a path; `None` for a symbolic link or if nothing is there. Anything else cannot be replaced, and is
-/// an error.
+/// The regular file at a path; `None` for a symbolic link or if nothing is there. Anything else cannot be replaced, and
+/// is an error.
 fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Ok(None),
@@ -227,8 +227,8 @@ fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Sets the owner first, because changing it clears the set-id bits. This requires a privilege; without it, the owner is
-/// that of the process.
+/// Sets the owner first, because changing it clears the set-id bits. This requires a privilege; without it, the owner
+/// is that of the process.
 fn keep_owner_and_mode(file: &File, replaced: &Metadata) -> Result<()> {
     let _ = std::os::unix::fs::fchown(file, Some(replaced.uid()), Some(replaced.gid()));
     let mode = Permissions::from_mode(replaced.mode() & 0o7777);

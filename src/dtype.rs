@@ -172,8 +172,8 @@ fn element_count(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension))
 }
 
-/// Whether the product of the dimensions before the first zero overflows. The reference reader multiplies from the left,
-/// and rejects such a tensor although it is empty.
+/// Whether the product of the dimensions before the first zero overflows. The reference reader multiplies from the
+/// left, and rejects such a tensor although it is empty.
 pub(crate) fn overflows_from_the_left(shape: &[u64]) -> bool {
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
 }

@@ -1,7 +1,7 @@
 //! The header of a file: parsed, checked against the size of the data section, and written.
 //!
-//! No I/O. The rules are those of the [format](https://github.com/huggingface/safetensors#format). Where readers differ,
-//! a comment says what the reference reader (`safetensors` 0.8.0) and MLX (0.32.4) do.
+//! No I/O. The rules are those of the [format](https://github.com/huggingface/safetensors#format). Where readers
+//! differ, a comment says what the reference reader (`safetensors` 0.8.0) and MLX (0.32.4) do.
 
 mod emit;
 mod parse;
@@ -60,8 +60,8 @@ impl TensorInfo<'_> {
     }
 }
 
-/// A parsed header. Tensors are indexed in the order of their data in the file; tensors with the same offsets are in the
-/// order of the JSON.
+/// A parsed header. Tensors are indexed in the order of their data in the file; tensors with the same offsets are in
+/// the order of the JSON.
 ///
 /// All names are in one buffer and all shapes in another, so that parsing takes few allocations.
 pub struct Header {
@@ -181,9 +181,9 @@ impl Header {
     /// Parses the JSON header: all bytes between the length field and the data section.
     ///
     /// These are errors: bytes that are not UTF-8, JSON that is not an object, trailing content other than white space
-    /// or NUL, a duplicate key in an object (after unescaping), a NUL in a tensor's name, metadata that is not a map from
-    /// strings to strings, and a tensor without one of the three fields or with a field of another type. Offsets and
-    /// sizes are checked by [`Header::survey`], which takes the size of the data section.
+    /// or NUL, a duplicate key in an object (after unescaping), a NUL in a tensor's name, metadata that is not a map
+    /// from strings to strings, and a tensor without one of the three fields or with a field of another type. Offsets
+    /// and sizes are checked by [`Header::survey`], which takes the size of the data section.
     pub fn parse(json: &[u8]) -> Result<Header> {
         let text = std::str::from_utf8(json).map_err(|error| {
             Error::format(
@@ -288,9 +288,10 @@ impl Header {
 
     /// Checks every offset and size against a data section of `data_len` bytes, and reports the layout.
     ///
-    /// These are errors: reversed offsets, sizes that do not match dtype and shape, overlaps, and tensors that end after
-    /// the data section. What only the reference reader rejects (gaps, trailing bytes, NUL padding) is returned in
-    /// [`Survey::nonconforming`]. The size of a tensor with an unknown dtype is not checked, and it counts as aligned.
+    /// These are errors: reversed offsets, sizes that do not match dtype and shape, overlaps, and tensors that end
+    /// after the data section. What only the reference reader rejects (gaps, trailing bytes, NUL padding) is returned
+    /// in [`Survey::nonconforming`]. The size of a tensor with an unknown dtype is not checked, and it counts as
+    /// aligned.
     pub fn survey(&self, data_len: u64) -> Result<Survey> {
         let mut survey = Survey::default();
         let mut nonconforming: Option<(Reason, String)> = None;

@@ -96,21 +96,22 @@ pub struct RepairReport {
 /// Repairs a file: writes the repaired file to `destination`, or replaces the source if that is `None`.
 ///
 /// Repaired are misaligned tensors, a header padded with NUL bytes, gaps (in the compact layout) and, with
-/// [`RepairOptions::drop_trailing`], bytes after the last tensor. A file without any of these is copied byte for byte to
-/// the destination, and is not written in place; [`RepairOptions::force`] writes a new layout. Metadata and its order,
-/// mode and, if permitted, owner are kept. An existing file at the destination is replaced unless it is read-only.
+/// [`RepairOptions::drop_trailing`], bytes after the last tensor. A file without any of these is copied byte for byte
+/// to the destination, and is not written in place; [`RepairOptions::force`] writes a new layout. Metadata and its
+/// order, mode and, if permitted, owner are kept. An existing file at the destination is replaced unless it is
+/// read-only.
 ///
-/// - [`Status::Refused`], with the alternative in the message: a symbolic link, a file with other hard links, an entry of
-///   a cache that names files by their hash, a read-only file or directory, trailing bytes that would be lost, too little
-///   free space, and a destination that is the source under any name.
+/// - [`Status::Refused`], with the alternative in the message: a symbolic link, a file with other hard links, an entry
+///   of a cache that names files by their hash, a read-only file or directory, trailing bytes that would be lost, too
+///   little free space, and a destination that is the source under any name.
 /// - [`Status::Changed`]: the source was modified during the call, and nothing was replaced.
 /// - [`Status::Unsupported`]: the file needs a new layout, and has a dtype that is not part of the format.
 pub fn repair(source: &Path, destination: Option<&Path>, options: &mut RepairOptions) -> Result<RepairReport> {
     repair_how(source, destination, None, options)
 }
 
-/// As [`repair`], for a target that this library wrote and may replace. `sealed` is called with the finished file before
-/// it is put in place.
+/// As [`repair`], for a target that this library wrote and may replace. `sealed` is called with the finished file
+/// before it is put in place.
 pub(crate) fn repair_ours(
     source: &Path,
     target: &Path,
@@ -174,8 +175,8 @@ fn repair_how(
     repair().map_err(|error: Error| error.at(source))
 }
 
-/// Copies any file, with the checks of [`repair`], and compares the copy. For the other files of a bundle. Uses only the
-/// options `durability`, `verify`, `dry_run` and `progress`. Returns the size of the file in bytes.
+/// Copies any file, with the checks of [`repair`], and compares the copy. For the other files of a bundle. Uses only
+/// the options `durability`, `verify`, `dry_run` and `progress`. Returns the size of the file in bytes.
 pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> Result<u64> {
     let mut copy = || {
         let (file, found) = source::open_regular(source)?;

@@ -33,7 +33,8 @@ fn generate(is_grown: bool) -> String {
     anonymous_in_c(&without_safety(&with_growth(&String::from_utf8(out).expect("UTF-8"), is_grown)))
 }
 
-/// The header as cbindgen makes it, with the fields that `--cfg safealign_grown` appends to each struct, or without them.
+/// The header as cbindgen makes it, with the fields that `--cfg safealign_grown` appends to each struct, or without
+/// them.
 fn with_growth(header: &str, is_grown: bool) -> String {
     let mut out = String::new();
     let mut rest = header;
@@ -50,8 +51,8 @@ fn with_growth(header: &str, is_grown: bool) -> String {
     out + rest
 }
 
-/// Leaves the enums without a tag in C before C23, where their names are those of integers: in C++ a name cannot be both,
-/// which `-Wc++-compat` warns about.
+/// Leaves the enums without a tag in C before C23, where their names are those of integers: in C++ a name cannot be
+/// both, which `-Wc++-compat` warns about.
 fn anonymous_in_c(header: &str) -> String {
     const HAS_TYPE: &str = "#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L";
     let mut out = String::new();

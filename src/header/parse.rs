@@ -19,8 +19,8 @@ const MAX_NESTING: usize = 125;
 /// Parses a JSON object that is followed by white space only.
 pub(super) fn object(text: &str) -> Result<Parser> {
     let mut parser = Parser::default();
-    // Memory that is reserved but not accessed costs nothing, while growing a buffer copies it. Names take somewhat less
-    // than half of a header, and a tensor takes about a hundred bytes.
+    // Memory that is reserved but not accessed costs nothing, while growing a buffer copies it. Names take somewhat
+    // less than half of a header, and a tensor takes about a hundred bytes.
     parser.texts.0.reserve(text.len() / 2);
     parser.records.reserve(text.len() / 96);
     parser.shapes.reserve(text.len() / 48);
@@ -32,8 +32,8 @@ pub(super) fn object(text: &str) -> Result<Parser> {
     }
 }
 
-/// Filled by the visitors. An error with a reason is kept in `failure`, because an error that passes through serde keeps
-/// only its message.
+/// Filled by the visitors. An error with a reason is kept in `failure`, because an error that passes through serde
+/// keeps only its message.
 #[derive(Default)]
 pub(super) struct Parser {
     texts: Texts,

@@ -31,8 +31,8 @@ pub(super) fn planned(plan: &Plan, source: &Header) -> Vec<Run> {
     merged(runs)
 }
 
-/// The same runs, but from the two headers: tensors are paired by name, and offsets are those of the written header. The
-/// data is compared by these runs, so that an error in the plan is found.
+/// The same runs, but from the two headers: tensors are paired by name, and offsets are those of the written header.
+/// The data is compared by these runs, so that an error in the plan is found.
 pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for tensor in written.iter() {
