@@ -313,10 +313,10 @@ mod tests {
         target.read_exact_at(&mut back, 0).unwrap();
         assert_eq!(back[7..299_997], bytes[..299_990]);
         assert_eq!(back[300_001..], bytes[299_996..]);
-        // The control: what is compared is what is there, not what was copied.
+        // The control: the comparison reads what is in the files, not what was copied.
         let other = [run(1, 7, 299_990)];
         job.compare = &other;
         let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();
-        assert_eq!(error.to_string(), "target: tensor at 7: what was written differs from the source at its byte 1");
+        assert_eq!(error.to_string(), "target: tensor at 7: the written data differs from the source at byte 1 of the source");
     }
 }
