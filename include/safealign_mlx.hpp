@@ -5,13 +5,14 @@
  *     safealign::mlx::load_safetensors(file, stream)
  *
  * Saved files map without a copy, and every safetensors reader opens them. Loaded arrays share the mapping of the file
- * if they are aligned. The mapping is copy-on-write: MLX may reuse the memory of an array, and the file does not change.
+ * if they are aligned. The mapping is copy-on-write: MLX may reuse the memory of an array without changing the file.
  *
  * Requires C++20, as MLX's headers do. Include it in a program that links MLX and safealign, or in MLX itself
  * (docs/mlx-fork.md). Tested with MLX 0.31.2 and 0.32.4 on Linux (CPU). The code path for Metal, make_buffer on the
  * mapping, is tested with an allocator that behaves like that of Metal, but was not run on Metal.
  *
- * Errors are std::runtime_error, with messages in MLX's style. The functions may be called from several threads at once.
+ * Errors are std::runtime_error, with messages in MLX's style. The functions may be called from several threads at
+ * once.
  */
 
 #ifndef SAFEALIGN_MLX_HPP
@@ -60,8 +61,8 @@ struct LoadReport {
     std::size_t tensors = 0;
     /// Arrays that share the mapping of the file, and empty arrays.
     std::size_t zero_copy = 0;
-    /// Arrays that MLX copies when they are evaluated, because they are misaligned, or because this build of MLX does not
-    /// accept external memory.
+    /// Arrays that MLX copies when they are evaluated, because they are misaligned, or because this build of MLX does
+    /// not accept external memory.
     std::size_t copied = 0;
     /// Their total size in bytes.
     std::uint64_t bytes_copied = 0;
@@ -166,8 +167,8 @@ struct Prepared {
             pending.push_back(array);
         }
         core::eval(std::exchange(pending, {}));
-        // The memory layout is known only after evaluation. MLX's contiguous() also copies an array that is a small part
-        // of a large buffer, such as the mapping of a file.
+        // The memory layout is known only after evaluation. MLX's contiguous() also copies an array that is a small
+        // part of a large buffer, such as the mapping of a file.
         for (auto& [name, array] : arrays) {
             if (array.size() > 0 && !array.flags().row_contiguous) {
                 array = core::contiguous(array);
@@ -261,7 +262,8 @@ private:
         const core::allocator::Buffer probe = core::allocator::allocator().malloc(size);
         core::allocator::Buffer raw = probe;
         const auto* start = static_cast<const std::byte*>(raw.ptr());
-        const bool sized = start != nullptr && static_cast<const std::byte*>(raw.raw_ptr()) == start + sizeof(std::size_t);
+        const bool sized =
+            start != nullptr && static_cast<const std::byte*>(raw.raw_ptr()) == start + sizeof(std::size_t);
         core::allocator::allocator().free(probe);
         return sized;
     }
@@ -451,7 +453,8 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
 
 inline void save(std::string file, Arrays arrays, const StringMap& metadata, const WriteOptions& options) {
     constexpr std::string_view extension = ".safetensors";
-    if (file.size() < extension.size() || file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
+    if (file.size() < extension.size() ||
+        file.compare(file.size() - extension.size(), extension.size(), extension) != 0) {
         file += extension;
     }
     const Prepared prepared(std::move(arrays), metadata);
@@ -463,8 +466,8 @@ inline void save(std::string file, Arrays arrays, const StringMap& metadata, con
 
 }  // namespace detail
 
-/// Saves arrays through a writer of MLX, without a seek: the writer may be a pipe or a Python file object. The bytes are
-/// those that the function below writes to a file.
+/// Saves arrays through a writer of MLX, without a seek: the writer may be a pipe or a Python file object. The bytes
+/// are those that the function below writes to a file.
 inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata = {}) {
     detail::save(*out, std::move(arrays), metadata, {});
 }
@@ -475,9 +478,9 @@ inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays array
     detail::save(*out, std::move(arrays), metadata, options);
 }
 
-/// Saves arrays to a file in which every tensor can be mapped without a copy. Appends `.safetensors` to the name if it is
-/// missing. The file is replaced atomically. Arrays are sorted by name, so the same input gives the same bytes. Empty and
-/// rank-0 arrays are saved. float64 is an error, as in MLX.
+/// Saves arrays to a file in which every tensor can be mapped without a copy. Appends `.safetensors` to the name if it
+/// is missing. The file is replaced atomically. Arrays are sorted by name, so the same input gives the same bytes.
+/// Empty and rank-0 arrays are saved. float64 is an error, as in MLX.
 inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata = {}) {
     detail::save(std::move(file), std::move(arrays), metadata, {});
 }
@@ -487,11 +490,12 @@ inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata
     detail::save(std::move(file), std::move(arrays), metadata, options);
 }
 
-/// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share the mapping (see LoadReport)
-/// is loaded by MLX's own function, which copies it when it is evaluated.
+/// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share the mapping (see
+/// LoadReport) is loaded by MLX's own function, which copies it when it is evaluated.
 ///
-/// The mapping lives as long as any of the arrays. If the file is replaced, for example by saving to its path, the arrays
-/// keep their values. If it is truncated in place, for example by opening it for writing, accessing them raises SIGBUS.
+/// The mapping lives as long as any of the arrays. If the file is replaced, for example by saving to its path, the
+/// arrays keep their values. If it is truncated in place, for example by opening it for writing, accessing them raises
+/// SIGBUS.
 inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {}) {
     LoadReport report;
     return detail::load(file, s, report);

@@ -3,8 +3,8 @@
 //
 // It is loaded before MLX, and into programs that never load MLX. Therefore it does not link MLX. At the first call, it
 // finds the libmlx.so that the program has loaded, and compares its version with that of the headers. Before that,
-// symbols of MLX cannot be resolved. Functions are bound when they are called, but data symbols of MLX, such as vtables,
-// must not be used here or in safealign_mlx.hpp. A test checks the relocations.
+// symbols of MLX cannot be resolved. Functions are bound when they are called, but data symbols of MLX, such as
+// vtables, must not be used here or in safealign_mlx.hpp. A test checks the relocations.
 
 #include <safealign_mlx.hpp>
 
@@ -147,9 +147,9 @@ __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const st
 }  // namespace mlx::core
 
 // The load function has three symbols in different versions of MLX, because the type of its last argument changed. The
-// function above has the symbol of the version that this is built for. The other two are called only with other versions
-// of MLX; they print the warning and call MLX's own function. The last argument is a trivially copyable variant of 16
-// bytes in all versions, and is passed on unread.
+// function above has the symbol of the version that this is built for. The other two are called only with other
+// versions of MLX; they print the warning and call MLX's own function. The last argument is a trivially copyable
+// variant of 16 bytes in all versions, and is passed on unread.
 struct SixteenBytes {
     std::uint64_t halves[2];
 };
