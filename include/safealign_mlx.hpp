@@ -1,19 +1,18 @@
 /*
- * safealign for MLX: save and load functions of the same signatures as MLX's own, header only.
+ * safealign for MLX: save and load functions with the signatures of MLX's own functions, header only.
  *
  *     safealign::mlx::save_safetensors(file or writer, arrays, metadata)
  *     safealign::mlx::load_safetensors(file, stream)
  *
- * Files saved with it map without a copy and every reader opens them. Arrays loaded with it share the mapping of the
- * file wherever the file's alignment allows it, on this process's own pages once they are written to, so that MLX may
- * reuse an input's memory and the file stays as it is.
+ * Saved files map without a copy, and every safetensors reader opens them. Loaded arrays share the mapping of the file
+ * if they are aligned. The mapping is copy-on-write: MLX may reuse the memory of an array without changing the file.
  *
- * C++20, as MLX's headers are. Include it in a program that links MLX and safealign, or in MLX itself
- * (docs/mlx-fork.md). Tested with MLX 0.31.2 and 0.32.4 on Linux (CPU). The branch that Metal takes, make_buffer on the
- * mapping, is compiled everywhere and tested against an allocator that answers as Metal's does, but nothing here has
- * run on Metal.
+ * Requires C++20, as MLX's headers do. Include it in a program that links MLX and safealign, or in MLX itself
+ * (docs/mlx-fork.md). Tested with MLX 0.31.2 and 0.32.4 on Linux (CPU). The code path for Metal, make_buffer on the
+ * mapping, is tested with an allocator that behaves like that of Metal, but was not run on Metal.
  *
- * Errors are std::runtime_error, with texts in MLX's style. The functions may be called from several threads at once.
+ * Errors are std::runtime_error, with messages in MLX's style. The functions may be called from several threads at
+ * once.
  */
 
 #ifndef SAFEALIGN_MLX_HPP
@@ -53,25 +52,25 @@ namespace core = ::mlx::core;
 
 /// Arrays by name.
 using Arrays = std::unordered_map<std::string, core::array>;
-/// Metadata, string to string.
+/// Metadata: keys and values.
 using StringMap = std::unordered_map<std::string, std::string>;
 
-/// How the arrays of a load came to be.
+/// Describes a load.
 struct LoadReport {
     /// Tensors in the file.
     std::size_t tensors = 0;
-    /// Arrays that share the file's mapping. Empty ones count here: they have no bytes.
+    /// Arrays that share the mapping of the file, and empty arrays.
     std::size_t zero_copy = 0;
-    /// Arrays that MLX copies into memory of its own when they are evaluated, because their offset is not a multiple of
-    /// their dtype's width, or because this build of MLX takes no memory but its own.
+    /// Arrays that MLX copies when they are evaluated, because they are misaligned, or because this build of MLX does
+    /// not accept external memory.
     std::size_t copied = 0;
-    /// Bytes of those.
+    /// Their total size in bytes.
     std::uint64_t bytes_copied = 0;
 };
 
 namespace detail {
 
-// Appends only: gcc 12 warns of an overlap that is not there where a text is put before a string.
+// Only appends: gcc 12 falsely warns about an overlap if a literal is prepended to a string.
 template <typename... Parts>
 std::runtime_error failure(std::string_view function, const Parts&... parts) {
     std::string what = "[";
@@ -80,7 +79,7 @@ std::runtime_error failure(std::string_view function, const Parts&... parts) {
     return std::runtime_error(what);
 }
 
-/// MLX's dtype as the format names it. MLX saves no float64, and neither does this.
+/// The dtype of the format for a dtype of MLX. Like MLX, this does not save float64.
 inline Dtype saved_dtype(const std::string& name, core::Dtype dtype) {
     switch (dtype.val()) {
         case core::Dtype::Val::bool_:
@@ -115,7 +114,7 @@ inline Dtype saved_dtype(const std::string& name, core::Dtype dtype) {
     }
 }
 
-/// The format's dtype as MLX loads it: 8-bit floats without a type in MLX come as their bytes.
+/// The dtype of MLX for a dtype of the format. 8-bit floats that MLX has no type for are loaded as bytes.
 inline core::Dtype loaded_dtype(const TensorInfo& info) {
     switch (info.dtype) {
         case Dtype::Bool:
@@ -151,15 +150,15 @@ inline core::Dtype loaded_dtype(const TensorInfo& info) {
     }
 }
 
-/// Arrays in the order of their names and as they will be written, and what describes them to safealign.
+/// Contiguous arrays, sorted by name, and their descriptions for safealign.
 struct Prepared {
     std::vector<std::pair<std::string, core::array>> arrays;
     std::vector<Tensor> tensors;
     Metadata metadata;
 
-    Prepared(Arrays named, const StringMap& texts)
-        : arrays(named.begin(), named.end()), metadata(texts.begin(), texts.end()) {
-        named.clear();  // an array that is made contiguous below is then freed where nobody else has it
+    Prepared(Arrays named, const StringMap& strings)
+        : arrays(named.begin(), named.end()), metadata(strings.begin(), strings.end()) {
+        named.clear();  // so that an array that is made contiguous below can be freed
         std::sort(metadata.begin(), metadata.end());
         std::sort(arrays.begin(), arrays.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
         std::vector<core::array> pending;
@@ -168,8 +167,8 @@ struct Prepared {
             pending.push_back(array);
         }
         core::eval(std::exchange(pending, {}));
-        // Only now is it known how they lie in memory. MLX's contiguous() also copies what is a small part of a large
-        // buffer, such as a file's mapping.
+        // The memory layout is known only after evaluation. MLX's contiguous() also copies an array that is a small
+        // part of a large buffer, such as the mapping of a file.
         for (auto& [name, array] : arrays) {
             if (array.size() > 0 && !array.flags().row_contiguous) {
                 array = core::contiguous(array);
@@ -201,13 +200,13 @@ inline void require_open(const core::io::Writer& out) {
     }
 }
 
-/// An MLX buffer over the mapping of a file, and the array that owns it. Other arrays take their part of it.
+/// An MLX buffer over the mapping of a file, and the array that owns it. Other arrays share parts of it.
 class Mapping {
 public:
-    /// @param view  Any tensor of the file, to keep the mapping.
+    /// @param view  A view of any tensor of the file, which keeps the mapping alive.
     Mapping(const File& file, const View& view) : bytes_(file.bytes()) {
         auto* base = const_cast<std::byte*>(bytes_.data());
-        // Metal: no copy of memory that begins and ends on a page, as a mapping does.
+        // Metal makes no copy of memory that starts and ends at a page boundary, as a mapping does.
         const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
         core::allocator::Buffer made = core::allocator::make_buffer(base, (bytes_.size() + page - 1) / page * page);
         const bool from_allocator = made.ptr() != nullptr;
@@ -215,8 +214,8 @@ public:
             if (!buffers_are_sized_memory()) {
                 return;
             }
-            // A buffer of the CPU build is memory that begins with its size in 8 bytes. A file begins with the length
-            // of its header in 8 bytes, so it is one as it stands.
+            // A buffer of the CPU build starts with its size in 8 bytes. A file starts with the length of its header in
+            // 8 bytes, so the mapping can be used as a buffer.
             made = core::allocator::Buffer(base);
         }
         skip_ = from_allocator ? 0 : sizeof(std::size_t);
@@ -230,7 +229,7 @@ public:
 #else
         array_.emplace(made, core::Shape{1}, core::uint8, std::move(release));
 #endif
-        // Asked and not assumed: another build of MLX may lay its buffers out differently.
+        // Check the address, because another build of MLX may use another layout of buffers.
         if (array_->data<std::byte>() != base + skip_) {
             array_.reset();
         }
@@ -256,10 +255,10 @@ public:
     }
 
 private:
-    /// Whether a buffer of this build is a pointer to its size, followed by its memory: seen on one of MLX's own.
+    /// Whether a buffer of this build is a pointer to its size, followed by the data. Checked with a buffer of MLX.
     static bool buffers_are_sized_memory() {
         constexpr std::size_t size = 4321;
-        // Freed by hand: what MLX 0.31 gives has no owner.
+        // Freed explicitly: in MLX 0.31 a buffer has no owner.
         const core::allocator::Buffer probe = core::allocator::allocator().malloc(size);
         core::allocator::Buffer raw = probe;
         const auto* start = static_cast<const std::byte*>(raw.ptr());
@@ -274,9 +273,9 @@ private:
     std::optional<core::array> array_;
 };
 
-/// The tensors that cannot share the mapping, as a file for MLX's own load function to read: a header of them alone,
-/// each named by its number, before the data section of the mapped file. So they are of the same file as the others,
-/// whatever stands at its path by now, and MLX never sees what it would not read in the rest of the header.
+/// The tensors that cannot share the mapping, as a file for MLX's own load function: a header with only these tensors,
+/// named by their index, followed by the data section of the mapped file. They are therefore read from the same file as
+/// the others, even if another file is at the path by now, and MLX does not parse the rest of the header.
 class MappingReader final : public core::io::Reader {
 public:
     MappingReader(std::string path, const File& file, View view)
@@ -284,11 +283,11 @@ public:
           data_size_(file.bytes().size() - static_cast<std::size_t>(file.data_start())), data_start_(file.data_start()),
           view_(std::move(view)) {}
 
-    /// Adds a tensor to the header, under the number that it returns as text.
+    /// Adds a tensor to the header and returns its name in this header: its index.
     std::string add(const TensorInfo& info) {
-        std::string number = std::to_string(count_++);
+        std::string index = std::to_string(count_++);
         const bool is_bytes = loaded_dtype(info) == core::uint8;
-        json_.append(json_.empty() ? "{\"" : ",\"").append(number).append("\":{\"dtype\":\"");
+        json_.append(json_.empty() ? "{\"" : ",\"").append(index).append("\":{\"dtype\":\"");
         json_.append(name(is_bytes ? Dtype::U8 : info.dtype)).append("\",\"shape\":[");
         for (std::size_t at = 0; at < info.shape.size(); ++at) {
             json_.append(at > 0 ? "," : "").append(std::to_string(info.shape[at]));
@@ -296,10 +295,10 @@ public:
         const std::uint64_t begin = info.offset - data_start_;
         json_.append("],\"data_offsets\":[").append(std::to_string(begin)).append(",");
         json_.append(std::to_string(begin + info.nbytes)).append("]}");
-        return number;
+        return index;
     }
 
-    /// After the last tensor, before the reading.
+    /// Call this after the last tensor, before reading.
     void finish() {
         json_.append("}");
         for (unsigned at = 0; at < 8; ++at) {
@@ -340,7 +339,7 @@ public:
             return;
         }
         const std::byte* start = data_ + (offset - header_.size());
-        // Otherwise a file that is not in memory yet is read a few pages at a time.
+        // Without this advice, pages that are not in memory are read a few at a time.
         const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
         const std::size_t before = reinterpret_cast<std::uintptr_t>(start) % page;
         (void)posix_madvise(const_cast<std::byte*>(start) - before, count + before, POSIX_MADV_WILLNEED);
@@ -366,7 +365,7 @@ inline core::Shape loaded_shape(const TensorInfo& info) {
     for (const std::uint64_t dimension : info.shape) {
         if (dimension > static_cast<std::uint64_t>(std::numeric_limits<core::ShapeElem>::max())) {
             throw failure("load_safetensors", "Tensor '", info.name, "' has a dimension of ", std::to_string(dimension),
-                          ", more than MLX can count.");
+                          ", which exceeds the limit of MLX.");
         }
         shape.push_back(static_cast<core::ShapeElem>(dimension));
     }
@@ -379,7 +378,7 @@ inline std::runtime_error failed(std::string_view function, const Error& error) 
 
 inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice s, LoadReport& report) {
     OpenOptions options;
-    // MLX may write a result into the memory of an input that it needs no more.
+    // MLX may write a result to the memory of an input that is no longer needed.
     options.map_mode = MapMode::CopyOnWrite;
     options.unaligned = Unaligned::Borrow;
     const Result<File> opened = File::open(path, options);
@@ -399,7 +398,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
     const View view = file.map_at(0).value_or_throw();
     const Mapping mapping(file, view);
     const auto reader = std::make_shared<MappingReader>(path, file, view);
-    // The tensors that it reads: their numbers in it, and their names.
+    // The tensors that it reads: their names in it, and their names in the file.
     std::vector<std::pair<std::string, std::string>> unshared;
     for (std::size_t index = 0; index < file.size(); ++index) {
         const TensorInfo info = file.at(index).value_or_throw();
@@ -417,8 +416,8 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
     if (!unshared.empty()) {
         reader->finish();
         const Arrays own = core::load_safetensors(reader, s).first;
-        for (const auto& [number, name] : unshared) {
-            loaded.first.emplace(name, own.at(number));
+        for (const auto& [index, name] : unshared) {
+            loaded.first.emplace(name, own.at(index));
         }
     }
     report.copied = unshared.size();
@@ -427,7 +426,7 @@ inline core::SafetensorsLoad load(const std::string& path, core::StreamOrDevice 
 }
 
 inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata, const PlanOptions& options) {
-#if MLX_VERSION_NUMERIC < 32003  // writers that open() by themselves
+#if MLX_VERSION_NUMERIC < 32003  // in which writers open the file on construction
     require_open(out);
 #endif
     const Prepared prepared(std::move(arrays), metadata);
@@ -436,7 +435,7 @@ inline void save(core::io::Writer& out, Arrays arrays, const StringMap& metadata
         throw failed("save_safetensors", plan.error());
     }
 #if MLX_VERSION_NUMERIC >= 32003
-    // Opened only now, as MLX does it: lazy arrays may have been read from the same file.
+    // Opened only now, as in MLX: lazy arrays may have been read from the same file.
     out.open();
     require_open(out);
 #endif
@@ -467,43 +466,44 @@ inline void save(std::string file, Arrays arrays, const StringMap& metadata, con
 
 }  // namespace detail
 
-/// Saves arrays through a writer of MLX's, in one pass: nothing is ever sought, so that a pipe or a Python file object
-/// will do. What is written is what the function below writes to a file.
+/// Saves arrays through a writer of MLX, without a seek: the writer may be a pipe or a Python file object. The bytes
+/// are those that the function below writes to a file.
 inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata = {}) {
     detail::save(*out, std::move(arrays), metadata, {});
 }
 
-/// The same with options.
+/// The same, with options.
 inline void save_safetensors(std::shared_ptr<core::io::Writer> out, Arrays arrays, StringMap metadata,
                              const PlanOptions& options) {
     detail::save(*out, std::move(arrays), metadata, options);
 }
 
-/// Saves arrays to a file, `.safetensors` appended to its name where that is missing, so that every tensor maps without
-/// a copy. The file that is there stays until the new one is whole. Arrays are sorted by name: equal input gives equal
-/// bytes. Arrays that are not contiguous are made so; empty and rank-0 arrays are saved; float64 is refused, as by MLX.
+/// Saves arrays to a file in which every tensor can be mapped without a copy. Appends `.safetensors` to the name if it
+/// is missing. The file is replaced atomically. Arrays are sorted by name, so the same input gives the same bytes.
+/// Empty and rank-0 arrays are saved. float64 is an error, as in MLX.
 inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata = {}) {
     detail::save(std::move(file), std::move(arrays), metadata, {});
 }
 
-/// The same with options.
+/// The same, with options.
 inline void save_safetensors(std::string file, Arrays arrays, StringMap metadata, const WriteOptions& options) {
     detail::save(std::move(file), std::move(arrays), metadata, options);
 }
 
-/// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share it (see LoadReport) is the
-/// one that MLX's own function makes: copied lazily, when it is evaluated.
+/// Loads a file: arrays that share its mapping, and its metadata. An array that cannot share the mapping (see
+/// LoadReport) is loaded by MLX's own function, which copies it when it is evaluated.
 ///
-/// The mapping lives as long as any of the arrays. A file that is replaced meanwhile, as by saving to its path, keeps
-/// its old values in them. One that is truncated in place, as by opening it to write, takes them along: SIGBUS.
+/// The mapping lives as long as any of the arrays. If the file is replaced, for example by saving to its path, the
+/// arrays keep their values. If it is truncated in place, for example by opening it for writing, accessing them raises
+/// SIGBUS.
 inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s = {}) {
     LoadReport report;
     return detail::load(file, s, report);
 }
 
-/// The same.
+/// The same, with a report.
 ///
-/// @param report  Receives how the arrays came to be.
+/// @param report  Receives the report.
 inline core::SafetensorsLoad load_safetensors(const std::string& file, core::StreamOrDevice s, LoadReport& report) {
     return detail::load(file, s, report);
 }

@@ -1,10 +1,10 @@
-// Takes the place of MLX's save_safetensors and load_safetensors in a program that was not built with safealign, such as
-// an unmodified Python `mlx`: LD_PRELOAD=libsafealign_mlx_interpose.so. See docs/mlx-interpose.md.
+// Replaces MLX's save_safetensors and load_safetensors in a program that was not built with safealign, such as an
+// unmodified Python `mlx`: LD_PRELOAD=libsafealign_mlx_interpose.so. See docs/mlx-interpose.md.
 //
-// It is loaded before MLX is, and into programs that never load it. So it does not link MLX: it finds the libmlx.so that
-// the program has loaded at the first call, and checks that it is of the version whose headers it was built with. Until
-// then nothing of MLX may be needed, which is why no data symbol of MLX's (such as a vtable) may be referred to here or
-// in safealign_mlx.hpp: function symbols are bound when they are called. A test looks at the relocations.
+// It is loaded before MLX, and into programs that never load MLX. Therefore it does not link MLX. At the first call, it
+// finds the libmlx.so that the program has loaded, and compares its version with that of the headers. Before that,
+// symbols of MLX cannot be resolved. Functions are bound when they are called, but data symbols of MLX, such as
+// vtables, must not be used here or in safealign_mlx.hpp. A test checks the relocations.
 
 #include <safealign_mlx.hpp>
 
@@ -23,14 +23,14 @@ using Writer = std::shared_ptr<core::io::Writer>;
 
 namespace {
 
-#define SAFEALIGN_TEXT(number) #number
-#define SAFEALIGN_VERSION_TEXT(major, minor, patch) \
-    SAFEALIGN_TEXT(major) "." SAFEALIGN_TEXT(minor) "." SAFEALIGN_TEXT(patch)
-constexpr const char* built_for = SAFEALIGN_VERSION_TEXT(MLX_VERSION_MAJOR, MLX_VERSION_MINOR, MLX_VERSION_PATCH);
+#define SAFEALIGN_STRING(value) #value
+#define SAFEALIGN_VERSION_STRING(major, minor, patch) \
+    SAFEALIGN_STRING(major) "." SAFEALIGN_STRING(minor) "." SAFEALIGN_STRING(patch)
+constexpr const char* built_for = SAFEALIGN_VERSION_STRING(MLX_VERSION_MAJOR, MLX_VERSION_MINOR, MLX_VERSION_PATCH);
 
-// The functions as they are called: by the C++ ABI of Linux an argument that is more than its bytes is passed by its
-// address, and belongs to the caller. Calling with references therefore hands on the caller's own arguments, without
-// running any code of MLX's headers on them, which might be of another version.
+// The functions at the ABI level: in the C++ ABI of Linux, an argument that is not trivially copyable is passed by its
+// address and is destroyed by the caller. Passing references therefore forwards the caller's arguments without running
+// code of MLX's headers, which may be of another version.
 using SaveToWriter = void (*)(Writer&, Arrays&, StringMap&);
 using SaveToFile = void (*)(std::string&, Arrays&, StringMap&);
 using LoadFile = core::SafetensorsLoad (*)(const std::string&, core::StreamOrDevice);
@@ -53,19 +53,19 @@ struct Program {
         return program;
     }
 
-    // MLX's own function, by the symbol of the one that stands before it.
+    // MLX's own function with the symbol of the replacement.
     template <typename Function>
     Function own(const char* symbol) const {
         void* found = dlsym(library, symbol);
         if (found == nullptr) {
-            throw std::runtime_error(std::string("safealign: MLX has no ") + symbol);
+            throw std::runtime_error(std::string("safealign: libmlx.so has no symbol ") + symbol);
         }
         return reinterpret_cast<Function>(found);
     }
 
 private:
     Program() {
-        // Python loads MLX for one extension module alone; from here on its symbols are there for this library too.
+        // Python loads MLX with RTLD_LOCAL. RTLD_GLOBAL makes its symbols available to this library.
         library = dlopen("libmlx.so", RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
         if (library == nullptr) {
             library = RTLD_NEXT;
@@ -84,11 +84,11 @@ private:
     }
 };
 
-// The symbol of a function of this library, which is that of MLX's own.
+// The symbol of a function of this library, which is also that of MLX's own function.
 const char* symbol_of(void* function) {
     Dl_info info{};
     if (dladdr(function, &info) == 0 || info.dli_sname == nullptr) {
-        throw std::runtime_error("safealign: a function has no symbol");
+        throw std::runtime_error("safealign: dladdr found no symbol");
     }
     return info.dli_sname;
 }
@@ -137,7 +137,7 @@ __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const st
     safealign::mlx::LoadReport report;
     SafetensorsLoad loaded = safealign::mlx::load_safetensors(file, s, report);
     if (program.verbose) {
-        std::fprintf(stderr, "safealign: loaded %s: %zu of %zu tensors share the mapping, %llu bytes are copied\n",
+        std::fprintf(stderr, "safealign: loaded %s: %zu of %zu tensors share the mapping, %llu bytes copied\n",
                      file.c_str(), report.zero_copy, report.tensors,
                      static_cast<unsigned long long>(report.bytes_copied));
     }
@@ -146,9 +146,10 @@ __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const st
 
 }  // namespace mlx::core
 
-// The load function has had three symbols, by what its last argument may be. The one above is that of the version that this
-// is built for; the other two are never called under that version. Under theirs they are, and say why it is not ours that
-// runs. That argument is a variant of small plain structs, in 16 bytes in all versions, which are handed on unread.
+// The load function has three symbols in different versions of MLX, because the type of its last argument changed. The
+// function above has the symbol of the version that this is built for. The other two are called only with other
+// versions of MLX; they print the warning and call MLX's own function. The last argument is a trivially copyable
+// variant of 16 bytes in all versions, and is passed on unread.
 struct SixteenBytes {
     std::uint64_t halves[2];
 };

@@ -102,7 +102,7 @@ limited_row() { # FILES LOADER
     case $code in
         0) outcome=$(awk '{ printf "finished in %.1f s, %.1f MiB anonymous, %d major faults", $7 / 1000, $3 / 1024, $5 }' <<<"$numbers") ;;
         124 | 137)
-            outcome="killed for want of memory"
+            outcome="killed, out of memory"
             [ $((SECONDS - start)) -lt "$seconds" ] || outcome="not done after $seconds s" ;;
         *) outcome="failed with $code" ;;
     esac

@@ -1,4 +1,4 @@
-//! A new file that is written beside its target and then replaces the target in one step.
+//! A new file that is written to the directory of its target and then replaces the target atomically.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -18,25 +18,25 @@ use crate::source::require_regular;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Durability {
-    /// The file and its directory entry survive a power failure once the call has returned.
+    /// The new file survives a power failure once the call has returned.
     #[default]
     Durable = 0,
-    /// The replacement is still atomic, but the syncs are skipped.
+    /// The file is still replaced atomically, but nothing waits for the disk.
     NotDurable = 1,
 }
 
 /// The largest mode of a new file, before the umask is applied.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// Dropped before [`AtomicFile::publish`], it leaves nothing behind.
+/// An unfinished file. If it is dropped before [`AtomicFile::publish`], it leaves nothing behind.
 ///
-/// Where the file system can (`O_TMPFILE`), the new file has no name until it is published, so that not even a killed
-/// process leaves it; elsewhere it is a hidden file that an error removes.
+/// If the file system supports `O_TMPFILE`, the new file has no name until it is published, so that even a killed
+/// process leaves nothing behind. Otherwise it is a hidden file, which is removed after an error.
 pub(crate) struct AtomicFile {
     file: File,
     name: Option<TempPath>,
     target: PathBuf,
-    /// Whose mode and, where permitted, owner it gets, should no regular file stand at the target when it is published.
+    /// If there is no regular file at the target, the new file gets the mode and, if permitted, the owner of this one.
     model: Option<Metadata>,
     durability: Durability,
 }
@@ -53,24 +53,24 @@ pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> 
 }
 
 impl AtomicFile {
-    /// Begins a file that is to stand at `target`, where a regular file, a symbolic link (which is replaced, not
-    /// followed) or nothing may be.
+    /// Creates an unfinished file for `target`: a regular file, a symbolic link (which is replaced, not followed) or
+    /// nothing.
     ///
-    /// Where no regular file stands at the target, the new one takes mode and owner of `model`.
+    /// If there is no regular file at the target, the new file takes mode and owner of `model`.
     pub(crate) fn like(target: &Path, durability: Durability, model: Option<&Metadata>) -> Result<AtomicFile> {
         if target.file_name().is_none() || target.as_os_str().as_bytes().ends_with(b"/") {
             return Err(Error::new(Status::InvalidArgument, "the path does not end in a file name"));
         }
         let model = replaceable(target)?.or_else(|| model.cloned());
-        // Never wider than what it replaces, also while it is written.
+        // Never more permissive than the file that it replaces, even while it is written.
         let mode = model.as_ref().map_or(NEW_FILE_MODE, |found| found.mode() & NEW_FILE_MODE);
-        // The current directory may be another one by the time that it is published.
+        // The current directory may change before it is published.
         let target = std::path::absolute(target).map_err(|error| Error::io("current directory", &error))?;
         let directory = directory_of(&target);
         let (file, name) = match unnamed(directory, mode) {
             Some(file) => (file, None),
             None => {
-                // Not `tempfile_in`, whose errors have no number.
+                // Not `tempfile_in`, whose errors have no error number.
                 let made = temp_names().make_in(directory, |path| {
                     File::options().read(true).write(true).create_new(true).mode(mode).open(path)
                 });
@@ -85,9 +85,10 @@ impl AtomicFile {
         &self.file
     }
 
-    /// Makes the file `len` bytes long and reserves their blocks, so that a full disk shows now. The bytes are zero.
+    /// Sets the size of the file to `len` bytes and reserves the space, so that a full disk is detected now. The bytes
+    /// are zero.
     pub(crate) fn reserve(&self, len: u64) -> Result<()> {
-        // Counted before the attempt: one that fails half-way may hold what it got until the new file is gone.
+        // Before the attempt, because a partial reservation may keep the space until the file is closed.
         let free = rustix::fs::fstatvfs(&self.file).ok();
         let no_space = |error: io::Error| {
             let counted = free.as_ref().and_then(free_of).filter(|_| error.kind() != io::ErrorKind::FileTooLarge);
@@ -96,7 +97,7 @@ impl AtomicFile {
             });
             Error::io(&format!("reserve: {len} bytes are needed{free}"), &error)
         };
-        // What the system keeps for root counts here, so that root is not refused what it may have.
+        // Includes the space that is reserved for root, which root may use.
         let all = free
             .as_ref()
             .filter(|found| found.f_blocks > 0)
@@ -104,21 +105,21 @@ impl AtomicFile {
         if all.is_some_and(|all| all < len) {
             return Err(no_space(rustix::io::Errno::NOSPC.into()));
         }
-        // In memory, reserving a page and then filling it costs more than filling it, so what was counted has to do.
+        // On tmpfs, reserving pages costs time, so checking the free space has to suffice.
         if all.is_some() && in_memory(&self.file) {
             return self.file.set_len(len).map_err(|error| Error::io("truncate", &error));
         }
         match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len)) {
             Ok(()) => return Ok(()),
-            // A file system that cannot reserve; and one that would rather say so by ENOSYS or EINVAL.
+            // The file system cannot reserve space; some report this as ENOSYS or EINVAL.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(no_space(error.into())),
         }
         self.file.set_len(len).map_err(|error| Error::io("truncate", &error))
     }
 
-    /// Makes the content durable, if that was asked for. [`AtomicFile::publish`] does it too; this is for several files
-    /// that are to be complete before the first one is published.
+    /// Syncs the data, unless the file is [`Durability::NotDurable`]. [`AtomicFile::publish`] does this too; this is
+    /// for several files that must be complete before the first one is published.
     pub(crate) fn sync(&self) -> Result<()> {
         match self.durability {
             Durability::Durable => self.file.sync_all().map_err(|error| Error::io("sync", &error)),
@@ -126,10 +127,10 @@ impl AtomicFile {
         }
     }
 
-    /// Puts the new file in the target's place. Until the rename the target is untouched; after it, it is the new file.
+    /// Replaces the target with the new file, by a rename.
     pub(crate) fn publish(self) -> Result<()> {
         let AtomicFile { file, name, target, model, durability } = self;
-        // Looked at again: what stands there may have changed since.
+        // Check again: the target may have been replaced.
         if let Some(model) = replaceable(&target)?.or(model) {
             keep_owner_and_mode(&file, &model)?;
         }
@@ -156,11 +157,11 @@ impl AtomicFile {
     }
 }
 
-/// Bytes that this process can still take in that folder's file system, where it says so.
+/// Bytes that are available to this process in the file system of that directory; `None` if it does not report them.
 pub fn free_space_in(directory: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(directory).ok()?;
     let all = found.f_bfree.checked_mul(found.f_frsize);
-    // What the system keeps for root is root's to take.
+    // Root may also use the reserved space.
     free_of(&found).and_then(|free| if rustix::process::geteuid().is_root() { all } else { Some(free) })
 }
 
@@ -174,7 +175,7 @@ fn in_memory(_file: &File) -> bool {
     false
 }
 
-/// A file system without a size (ramfs, some that are mounted over a network) does not count its free space either.
+/// A file system that reports no size (ramfs, some network file systems) reports no free space either.
 fn free_of(found: &rustix::fs::StatVfs) -> Option<u64> {
     if found.f_blocks == 0 { None } else { found.f_bavail.checked_mul(found.f_frsize) }
 }
@@ -186,17 +187,17 @@ pub(crate) fn directory_of(target: &Path) -> &Path {
     }
 }
 
-/// Names of temporary files: hidden, of a length that does not depend on the target's, and not ending like a model.
+/// Names of temporary files: hidden, of fixed length, and without the extension of a model file.
 fn temp_names() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".safealign-").suffix(".tmp");
     builder
 }
 
-/// A file without a name in that directory, where the system and the file system have such a thing.
+/// An unnamed file in that directory, if the system and the file system support it.
 #[cfg(target_os = "linux")]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
-    // It gets its name through /proc, which not every container has.
+    // It is named through /proc, which some containers lack.
     if !Path::new("/proc/self/fd").exists() {
         return None;
     }
@@ -209,14 +210,14 @@ fn unnamed(_directory: &Path, _mode: u32) -> Option<File> {
     None
 }
 
-/// Gives an unnamed file a name that nothing has.
+/// Gives an unnamed file a name, which must not exist.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::linkat(CWD, &by_descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// The regular file at a path, which a new file may replace, as it may a symbolic link, or nothing; anything else is an
-/// error.
+/// The regular file at a path; `None` for a symbolic link or if nothing is there. Anything else cannot be replaced, and
+/// is an error.
 fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Ok(None),
@@ -226,8 +227,8 @@ fn replaceable(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// The owner first, since changing it clears the set-id bits. Giving a file away takes a privilege: without it the
-/// file is the writer's, as after any save.
+/// Sets the owner first, because changing it clears the set-id bits. This requires a privilege; without it, the owner
+/// is that of the process.
 fn keep_owner_and_mode(file: &File, replaced: &Metadata) -> Result<()> {
     let _ = std::os::unix::fs::fchown(file, Some(replaced.uid()), Some(replaced.gid()));
     let mode = Permissions::from_mode(replaced.mode() & 0o7777);
@@ -237,7 +238,7 @@ fn keep_owner_and_mode(file: &File, replaced: &Metadata) -> Result<()> {
 pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|opened| opened.sync_all());
     match synced {
-        // Some file systems cannot sync a directory and say so by EINVAL.
+        // Some file systems cannot sync a directory and return EINVAL.
         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
             Err(Error::io("the file is in place, but its directory could not be synced", &error))
         }

@@ -1,9 +1,9 @@
-//! The element types of the format: their names, their sizes in bits, and the width that decides alignment.
+//! The element types of the format: names, sizes in bits, and the width that determines the alignment.
 
-/// An element type, named as the format names it.
+/// An element type, with the name that the format uses.
 ///
 /// The list and the sizes are those of the reference implementation, `safetensors` 0.8.0 (`Dtype` in `tensor.rs`).
-/// The numbers are the ones of `sa_dtype` in the C header and never change.
+/// The values are those of `sa_dtype` in the C header and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Dtype {
@@ -33,7 +33,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every dtype, in the order of its number.
+    /// Every dtype, in the order of the values.
     pub const ALL: [Dtype; 22] = [
         Dtype::Bool,
         Dtype::U8,
@@ -59,7 +59,7 @@ impl Dtype {
         Dtype::F6E3M2,
     ];
 
-    /// The name as it stands in a header, such as `BF16`.
+    /// The name as it is written in a header, such as `BF16`.
     pub const fn name(self) -> &'static str {
         let name = self.name_with_nul();
         name.split_at(name.len() - 1).0
@@ -93,9 +93,9 @@ impl Dtype {
         }
     }
 
-    /// The dtype of that name; names are case-sensitive, as in the format.
+    /// The dtype with that name. Case matters, as in the format.
     pub fn from_name(name: &str) -> Option<Dtype> {
-        // A match and not a search through `ALL`: a header asks this once a tensor.
+        // A match instead of a search through `ALL`: the parser calls this for each tensor.
         Some(match name.as_bytes() {
             b"BOOL" => Dtype::Bool,
             b"U8" => Dtype::U8,
@@ -123,13 +123,13 @@ impl Dtype {
         })
     }
 
-    /// The dtype of that number (see [`Dtype`]).
+    /// The dtype with that value (see [`Dtype`]).
     pub fn from_number(number: i32) -> Option<Dtype> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         Dtype::ALL.get(index).copied()
     }
 
-    /// Bits an element takes; 4 and 6 for the packed float formats.
+    /// Size of an element in bits: 4 or 6 for the packed formats.
     pub const fn bits(self) -> u32 {
         match self {
             Dtype::F4 => 4,
@@ -148,15 +148,15 @@ impl Dtype {
         }
     }
 
-    /// The width in bytes that a tensor's absolute offset must be a multiple of: `bits / 8`, at least 1.
+    /// The dtype width in bytes: `bits / 8`, at least 1. The absolute offset of an aligned tensor is a multiple of it.
     pub const fn width(self) -> u64 {
         let width = self.bits() as u64 / 8;
         if width == 0 { 1 } else { width }
     }
 
-    /// Bytes that a tensor of this dtype and shape takes, by checked arithmetic.
+    /// Size in bytes of a tensor with this dtype and shape, in checked arithmetic.
     ///
-    /// A shape with a zero in it has zero bytes wherever the zero stands and however large the other dimensions are.
+    /// A shape that contains a zero has zero bytes, however large the other dimensions are.
     pub fn nbytes(self, shape: &[u64]) -> Result<u64, SizeError> {
         let Some(count) = element_count(shape) else { return Err(SizeError::Overflow) };
         let bits = count.checked_mul(u64::from(self.bits())).ok_or(SizeError::Overflow)?;
@@ -164,7 +164,7 @@ impl Dtype {
     }
 }
 
-/// The product of a shape, which is 1 for rank 0; `None` where it does not fit 64 bits.
+/// The product of a shape, which is 1 for rank 0; `None` if it does not fit in 64 bits.
 fn element_count(shape: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -172,8 +172,8 @@ fn element_count(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension))
 }
 
-/// Whether the product of a shape overflows before a zero makes it nothing: the reference multiplies from the left and
-/// refuses such a tensor, though it has no bytes.
+/// Whether the product of the dimensions before the first zero overflows. The reference reader multiplies from the
+/// left, and rejects such a tensor although it is empty.
 pub(crate) fn overflows_from_the_left(shape: &[u64]) -> bool {
     shape.iter().try_fold(1u64, |count, &dimension| count.checked_mul(dimension)).is_none()
 }
@@ -181,9 +181,9 @@ pub(crate) fn overflows_from_the_left(shape: &[u64]) -> bool {
 /// Why a dtype and a shape have no size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {
-    /// The size does not fit 64 bits.
+    /// The size does not fit in 64 bits.
     Overflow,
-    /// A packed dtype whose elements do not fill whole bytes.
+    /// A packed dtype, and a total size that is not a multiple of 8 bits.
     PartialByte { bits: u64 },
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_go_there_and_back() {
+    fn names_and_values_round_trip() {
         for (index, dtype) in Dtype::ALL.into_iter().enumerate() {
             assert_eq!(dtype as i32, index as i32 + 1);
             assert_eq!(Dtype::from_number(dtype as i32), Some(dtype));

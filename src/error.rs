@@ -1,10 +1,10 @@
-//! The one error of the library: its status, its finer reason, and its text.
+//! The error type of the library: status, reason, message.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What kind of failure it was. The numbers are those of `sa_status` in the C header and never change.
+/// The kind of a failure. The values are those of `sa_status` in the C header and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Status {
@@ -26,7 +26,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every status, in the order of its number.
+    /// Every status, in the order of the values.
     pub const ALL: [Status; 15] = [
         Status::Ok,
         Status::InvalidArgument,
@@ -72,13 +72,13 @@ impl Status {
         }
     }
 
-    /// The status of that number.
+    /// The status with that value.
     pub fn from_number(number: i32) -> Option<Status> {
         Status::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 
-/// The finer cause of a refused file, for programs that sort files by what is wrong with them.
+/// Why a file was rejected, for programs that classify files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     FileTooSmall,
@@ -106,7 +106,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The name, in the capitals that the test cases use.
+    /// The name, such as `DUPLICATE_KEY`.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::FileTooSmall => "FILE_TOO_SMALL",
@@ -135,7 +135,7 @@ impl Reason {
     }
 }
 
-/// A failure: a status, a message in lower case, and where known the file, the reason and the system's error number.
+/// A failure: a status, a message in lower case and, if known, the file, the reason and the system's error number.
 #[derive(Debug, Clone)]
 pub struct Error(Box<Inner>);
 
@@ -152,17 +152,17 @@ struct Inner {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of that status.
+    /// An error with that status.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
         Error(Box::new(Inner { status, reason: None, os_error: 0, path: None, message: message.into() }))
     }
 
-    /// A file that breaks the format.
+    /// A malformed file.
     pub(crate) fn format(reason: Reason, message: impl Into<String>) -> Error {
         Error::new(Status::Format, message).because(reason)
     }
 
-    /// A failed system call; `doing` says which, as in `open`. A full disk or quota gets a status of its own.
+    /// A failed system call; `doing` names it, such as `open`. A full disk or quota is [`Status::NoSpace`].
     pub(crate) fn io(doing: &str, error: &io::Error) -> Error {
         let os_error = error.raw_os_error().unwrap_or(0);
         let status = match error.kind() {
@@ -183,13 +183,13 @@ impl Error {
         self
     }
 
-    /// Adds to the message.
+    /// Appends to the message.
     pub(crate) fn and(mut self, more: &str) -> Error {
         self.0.message.push_str(more);
         self
     }
 
-    /// Names the file that the error is about, unless it is named already.
+    /// Sets the file that the error is about, unless it is set already.
     pub fn at(mut self, path: &Path) -> Error {
         self.0.path.get_or_insert_with(|| path.to_owned());
         self
@@ -199,12 +199,12 @@ impl Error {
         self.0.status
     }
 
-    /// The finer cause, where a file's content is to blame.
+    /// Why the file was rejected, if its content is the cause.
     pub fn reason(&self) -> Option<Reason> {
         self.0.reason
     }
 
-    /// The system's error number (`errno`), 0 where no system call failed.
+    /// The system's error number (`errno`); 0 if no system call failed.
     pub fn os_error(&self) -> i32 {
         self.0.os_error
     }
@@ -214,7 +214,7 @@ impl Error {
         self.0.path.as_deref()
     }
 
-    /// The text without the file's name.
+    /// The message without the path of the file.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -231,7 +231,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A tensor's name for a message: in backticks, control characters escaped, the middle of a long one left out.
+/// A tensor's name for a message: in backticks, with control characters escaped, and shortened if it is long.
 pub(crate) struct Name<'a>(pub &'a str);
 
 impl fmt::Display for Name<'_> {
@@ -240,14 +240,14 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// A text without control characters, and with an ellipsis in its middle where it has more characters than that.
+/// A string with control characters escaped. If it is longer than that, the middle is replaced by an ellipsis.
 struct Shortened<'a>(&'a str, usize);
 
 impl fmt::Display for Shortened<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shortened(text, most) = *self;
         if text.len() > most {
-            // A budget in bytes, cut where a character begins.
+            // The limit is in bytes; cut at character boundaries.
             let head = text.floor_char_boundary(most / 2);
             let tail = text.floor_char_boundary(text.len() - most / 2);
             return write!(out, "{}...{}", Shortened(&text[..head], most), Shortened(&text[tail..], most));
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_go_there_and_back() {
+    fn statuses_round_trip() {
         for status in Status::ALL {
             assert_eq!(Status::from_number(status as i32), Some(status));
         }

@@ -1,8 +1,7 @@
-//! The header of a file: parsing, validation against the size of the data section, emission.
+//! The header of a file: parsed, checked against the size of the data section, and written.
 //!
-//! Pure: bytes and numbers in, bytes and numbers out. The rules are those of the
-//! [format text](https://github.com/huggingface/safetensors#format); where readers differ, the comment says which
-//! reader does what (the reference implementation `safetensors` 0.8.0, and MLX 0.32.4).
+//! No I/O. The rules are those of the [format](https://github.com/huggingface/safetensors#format). Where readers
+//! differ, a comment says what the reference reader (`safetensors` 0.8.0) and MLX (0.32.4) do.
 
 mod emit;
 mod parse;
@@ -17,26 +16,26 @@ use crate::error::{Error, Name, Reason, Result, Status};
 
 pub(crate) use emit::{Emitted, emit};
 
-/// Bytes of the length field in front of the JSON.
+/// Size in bytes of the length field before the JSON.
 pub const PREFIX_LEN: u64 = 8;
 
-/// The longest JSON header that is read. The reference refuses more than this; MLX refuses this too.
+/// Maximum size in bytes of a JSON header that is read. The reference reader rejects more; MLX also rejects this size.
 pub const MAX_READ_LEN: u64 = 100_000_000;
 
-/// The key that holds the metadata, and that no tensor may be called.
+/// The key of the metadata. It is reserved: no tensor may have this name.
 pub const METADATA_KEY: &str = "__metadata__";
 
-/// What stands between the end of the JSON object and the data section.
+/// What is between the end of the JSON and the data section.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderPadding {
     /// Nothing.
     #[default]
     None,
-    /// Spaces only, as the format text says.
+    /// Spaces, as the format specifies.
     Spaces,
-    /// JSON white space of other kinds too; every reader accepts it.
+    /// White space of other kinds too. Every reader accepts it.
     Whitespace,
-    /// NUL bytes, which MLX accepts and the reference refuses.
+    /// NUL bytes. MLX opens the file, the reference reader rejects it.
     Nul,
 }
 
@@ -44,43 +43,42 @@ pub enum HeaderPadding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorInfo<'a> {
     pub name: &'a str,
-    /// `None` for a dtype that the format does not know; see [`Header::unknown_dtype`].
+    /// `None` for a dtype that is not part of the format; see [`Header::unknown_dtype`].
     pub dtype: Option<Dtype>,
-    /// Elements in each dimension; empty for rank 0.
+    /// Sizes in elements; empty for a scalar.
     pub shape: &'a [u64],
-    /// First byte, counted from the start of the data section.
+    /// Offset of the first byte, from the start of the data section.
     pub begin: u64,
-    /// One past the last byte, counted from the start of the data section.
+    /// Offset of the end, from the start of the data section.
     pub end: u64,
 }
 
 impl TensorInfo<'_> {
-    /// Bytes of data.
+    /// Size of the data in bytes.
     pub fn nbytes(&self) -> u64 {
         self.end.saturating_sub(self.begin)
     }
 }
 
-/// A parsed header. Tensors are numbered in the order of their data in the file, and those at the same place in the
-/// order of the JSON.
+/// A parsed header. Tensors are indexed in the order of their data in the file; tensors with the same offsets are in
+/// the order of the JSON.
 ///
-/// Names and shapes lie in one buffer each, so that a file with many tensors costs a few allocations and not several
-/// a tensor.
+/// All names are in one buffer and all shapes in another, so that parsing takes few allocations.
 pub struct Header {
     json_len: u64,
     padding: HeaderPadding,
-    /// Every name and metadata text, each followed by a NUL, so that C can have it as it is.
+    /// The names and the metadata strings, each followed by a NUL for C.
     texts: Texts,
     shapes: Vec<u64>,
     records: Vec<Record>,
     metadata: Vec<(Text, Text)>,
-    /// By the number of the tensor.
+    /// By the index of the tensor.
     unknown_dtypes: Vec<(u32, Text)>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
-/// Where a text lies in [`Texts`]. A header has at most [`MAX_READ_LEN`] bytes, so 32 bits are enough.
+/// The position of a string in [`Texts`]. A header has at most [`MAX_READ_LEN`] bytes, so 32 bits are enough.
 #[derive(Clone, Copy, Default)]
 struct Text {
     start: u32,
@@ -113,7 +111,7 @@ struct Record {
     dtype: Option<Dtype>,
 }
 
-/// Reads the length field. `file_len` is the size of the whole file in bytes.
+/// Reads the length field. `file_len` is the size of the file in bytes.
 pub fn read_prefix(prefix: &[u8], file_len: u64) -> Result<u64> {
     let Some(bytes) = prefix.first_chunk::<8>().filter(|_| file_len >= PREFIX_LEN) else {
         return Err(Error::new(
@@ -147,11 +145,11 @@ pub fn read_prefix(prefix: &[u8], file_len: u64) -> Result<u64> {
     Ok(json_len)
 }
 
-/// Says what a file that is no safetensors file most likely is, by its first bytes.
+/// What a file that is not a safetensors file most likely is, by its first bytes.
 fn hint(first: &[u8; 8]) -> &'static str {
     match first {
-        b"version " => ": this looks like a git-lfs pointer, not the file that it stands for",
-        [0x00, 0x05, 0x16, 0x07, ..] => ": this looks like an AppleDouble file (`._` twin), not a model",
+        b"version " => ": this looks like a git-lfs pointer, not the file itself",
+        [0x00, 0x05, 0x16, 0x07, ..] => ": this looks like an AppleDouble file (`._*`), not a model",
         b"<!DOCTYP" | b"<!doctyp" | [b'<', ..] => ": this looks like an HTML page, not a model",
         [b'G', b'G', b'U', b'F', ..] => ": this looks like a GGUF file",
         [b'P', b'K', 3, 4, ..] => ": this looks like a zip archive, perhaps a PyTorch checkpoint",
@@ -162,30 +160,30 @@ fn hint(first: &[u8; 8]) -> &'static str {
     }
 }
 
-/// How the tensors of a header lie in the data section: what [`Header::survey`] finds.
+/// The layout of the data section, as found by [`Header::survey`].
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Tensors that are not empty and whose absolute offset is not a multiple of their dtype width.
     pub misaligned_tensors: u64,
-    /// Bytes of those tensors.
+    /// Their total size in bytes.
     pub misaligned_bytes: u64,
-    /// Holes before or between tensors.
+    /// Gaps before or between tensors.
     pub gaps: u64,
-    /// Bytes in those holes.
+    /// Their total size in bytes.
     pub gap_bytes: u64,
     /// Bytes after the last tensor.
     pub trailing_bytes: u64,
-    /// Why the reference reader would not open the file, where that is not an error for everyone.
+    /// Why the reference reader would reject a file that other readers open.
     pub nonconforming: Option<Error>,
 }
 
 impl Header {
     /// Parses the JSON header: all bytes between the length field and the data section.
     ///
-    /// Refused are: bytes that are not UTF-8, JSON that is not an object, trailing content other than white space or
-    /// NUL, a key that stands twice in one object (after unescaping), a NUL in a tensor's name, metadata that is not
-    /// string to string, tensor infos without the three fields or with fields of another type. Offsets and sizes are
-    /// checked by [`Header::survey`], which needs the size of the data section.
+    /// These are errors: bytes that are not UTF-8, JSON that is not an object, trailing content other than white space
+    /// or NUL, a duplicate key in an object (after unescaping), a NUL in a tensor's name, metadata that is not a map
+    /// from strings to strings, and a tensor without one of the three fields or with a field of another type. Offsets
+    /// and sizes are checked by [`Header::survey`], which takes the size of the data section.
     pub fn parse(json: &[u8]) -> Result<Header> {
         let text = std::str::from_utf8(json).map_err(|error| {
             Error::format(
@@ -199,12 +197,12 @@ impl Header {
         parse::object(object)?.finish(json.len() as u64, padding)
     }
 
-    /// Bytes of the JSON header, its padding included.
+    /// Size of the JSON header with its padding, in bytes.
     pub fn json_len(&self) -> u64 {
         self.json_len
     }
 
-    /// Where the data section starts in the file, in bytes.
+    /// Start of the data section, in bytes from the start of the file.
     pub fn data_start(&self) -> u64 {
         PREFIX_LEN + self.json_len
     }
@@ -222,12 +220,12 @@ impl Header {
         self.records.is_empty()
     }
 
-    /// The tensor of that number.
+    /// The tensor with that index.
     pub fn get(&self, index: usize) -> Option<TensorInfo<'_>> {
         self.records.get(index).map(|record| self.info(record))
     }
 
-    /// Every tensor, in the order of the data.
+    /// Every tensor, in the order of the data in the file.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
         self.records.iter().map(|record| self.info(record))
     }
@@ -242,7 +240,7 @@ impl Header {
         }
     }
 
-    /// The number of the tensor of that name.
+    /// The index of the tensor with that name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let hash = self.hasher.hash_one(name.as_bytes());
         self.index
@@ -250,10 +248,10 @@ impl Header {
             .map(|&index| index as usize)
     }
 
-    /// The dtype string of a tensor whose dtype the format does not know.
+    /// The dtype string of a tensor with a dtype that is not part of the format.
     pub fn unknown_dtype(&self, index: usize) -> Option<&str> {
-        let number = u32::try_from(index).ok()?;
-        let found = self.unknown_dtypes.binary_search_by_key(&number, |&(at, _)| at).ok()?;
+        let index = u32::try_from(index).ok()?;
+        let found = self.unknown_dtypes.binary_search_by_key(&index, |&(at, _)| at).ok()?;
         Some(self.texts.get(self.unknown_dtypes[found].1))
     }
 
@@ -262,7 +260,7 @@ impl Header {
         self.metadata.len()
     }
 
-    /// A metadata entry, in the order of the header: key, value. In memory each is followed by a NUL byte.
+    /// A metadata entry, key and value, in the order of the header. In memory, each is followed by a NUL byte.
     pub fn metadata_at(&self, index: usize) -> Option<(&str, &str)> {
         self.metadata.get(index).map(|&(key, value)| (self.texts.get(key), self.texts.get(value)))
     }
@@ -272,7 +270,7 @@ impl Header {
         self.metadata.iter().map(|&(key, value)| (self.texts.get(key), self.texts.get(value)))
     }
 
-    /// Refuses a dtype that the format does not know.
+    /// Fails if a tensor has a dtype that is not part of the format.
     pub fn require_known_dtypes(&self) -> Result<()> {
         match self.unknown_dtypes.first() {
             None => Ok(()),
@@ -288,18 +286,19 @@ impl Header {
         }
     }
 
-    /// Checks every offset and size against a data section of `data_len` bytes, and measures the layout.
+    /// Checks every offset and size against a data section of `data_len` bytes, and reports the layout.
     ///
-    /// Refused are reversed offsets, sizes that disagree with dtype and shape, overlaps, and tensors that end after the
-    /// data section. What other readers open and the reference does not (holes, trailing bytes, NUL padding) comes
-    /// back in [`Survey::nonconforming`]. A tensor of unknown dtype has no size to compare, and counts as aligned.
+    /// These are errors: reversed offsets, sizes that do not match dtype and shape, overlaps, and tensors that end
+    /// after the data section. What only the reference reader rejects (gaps, trailing bytes, NUL padding) is returned
+    /// in [`Survey::nonconforming`]. The size of a tensor with an unknown dtype is not checked, and it counts as
+    /// aligned.
     pub fn survey(&self, data_len: u64) -> Result<Survey> {
         let mut survey = Survey::default();
         let mut nonconforming: Option<(Reason, String)> = None;
         let mut cut: Option<TensorInfo> = None;
         let mut covered = 0;
         let mut previous: Option<TensorInfo> = None;
-        // What the reference compares each offset with: it takes the tensors in order of (begin, end).
+        // What the reference reader requires of the next offset. It sorts the tensors by (begin, end).
         let mut expected = 0;
         if self.padding == HeaderPadding::Nul {
             nonconforming = Some((Reason::HeaderTrailingNul, "the header is padded with NUL bytes".to_owned()));
@@ -316,8 +315,8 @@ impl Header {
                 nonconforming = Some((
                     Reason::Hole,
                     format!(
-                        "tensor {}: offsets [{}, {}] do not follow on {expected}, \
-                         as the reference reader wants it: it allows no holes",
+                        "tensor {}: offsets [{}, {}], expected a start at {expected}: \
+                         the reference reader rejects gaps",
                         Name(tensor.name),
                         tensor.begin,
                         tensor.end,
@@ -329,7 +328,7 @@ impl Header {
                     Reason::SizeOverflow,
                     format!(
                         "tensor {}: the product of the dimensions before the zero in {:?} overflows, \
-                         which the reference reader refuses",
+                         which the reference reader rejects",
                         Name(tensor.name),
                         Shape(tensor.shape),
                     ),
@@ -364,7 +363,7 @@ impl Header {
         if survey.trailing_bytes > 0 && nonconforming.is_none() {
             nonconforming = Some((
                 Reason::TrailingBytes,
-                format!("{} bytes after the last tensor, which the reference reader refuses", survey.trailing_bytes),
+                format!("{} bytes after the last tensor, which the reference reader rejects", survey.trailing_bytes),
             ));
         }
         survey.nonconforming =
@@ -372,7 +371,7 @@ impl Header {
         Ok(survey)
     }
 
-    /// Whether an mmap loader has to copy the tensor: it is not empty, and its absolute offset is not a multiple of
+    /// Whether a loader that maps has to copy the tensor: it is not empty, and its absolute offset is not a multiple of
     /// its dtype width.
     pub fn is_misaligned(&self, tensor: &TensorInfo) -> bool {
         let width = tensor.dtype.map_or(1, Dtype::width);
@@ -385,7 +384,7 @@ impl Header {
         if end < begin {
             return Err(Error::format(
                 Reason::OffsetsReversed,
-                format!("tensor {name}: offsets [{begin}, {end}] end before they begin"),
+                format!("tensor {name}: offsets [{begin}, {end}] are reversed"),
             ));
         }
         let Some(dtype) = tensor.dtype else { return Ok(()) };
@@ -421,7 +420,7 @@ fn overlap(tensor: &TensorInfo, previous: Option<&TensorInfo>) -> Error {
     )
 }
 
-/// Why a dtype and a shape have no size, in the words of a message.
+/// Why a dtype and a shape have no size, for a message.
 pub(crate) fn explain_size(error: SizeError, dtype: Dtype, shape: &[u64]) -> String {
     match error {
         SizeError::Overflow => format!("the size of {} {:?} overflows", dtype.name(), Shape(shape)),
@@ -431,7 +430,7 @@ pub(crate) fn explain_size(error: SizeError, dtype: Dtype, shape: &[u64]) -> Str
     }
 }
 
-/// A shape for a message; a long one is cut.
+/// A shape for a message; a long one is shortened.
 pub(crate) struct Shape<'a>(pub &'a [u64]);
 
 impl fmt::Debug for Shape<'_> {
@@ -455,9 +454,9 @@ fn padding_kind(tail: &[u8]) -> HeaderPadding {
     }
 }
 
-/// The first text that stands twice.
-pub(crate) fn first_duplicate<'a>(texts: impl ExactSizeIterator<Item = &'a str>) -> Option<&'a str> {
-    let mut seen = hashbrown::HashSet::with_capacity(texts.len());
-    let mut texts = texts;
-    texts.find(|text| !seen.insert(*text))
+/// The first string that occurs twice.
+pub(crate) fn first_duplicate<'a>(strings: impl ExactSizeIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut seen = hashbrown::HashSet::with_capacity(strings.len());
+    let mut strings = strings;
+    strings.find(|string| !seen.insert(*string))
 }

@@ -1,7 +1,7 @@
-//! Where each tensor stands in a file: pure arithmetic over names, dtypes and shapes.
+//! Computes the offset of each tensor in a file, from names, dtypes and shapes. Pure arithmetic, no I/O.
 //!
-//! The format allows no holes in the data section and the reference reader refuses them, so by default alignment comes
-//! from the order of the tensors and the padding of the header alone (see [`Layout`]).
+//! The format does not allow gaps in the data section, and the reference reader rejects them. The default layout
+//! therefore aligns tensors by their order and by the padding of the header alone (see [`Layout`]).
 
 use crate::dtype::{Dtype, overflows_from_the_left};
 use crate::error::{Error, Name, Reason, Result, Status};
@@ -11,21 +11,21 @@ use crate::header::{self, METADATA_KEY, Shape};
 pub const MIN_ALIGNMENT: u64 = 8;
 /// The largest alignment: a huge page of x86-64, in bytes.
 pub const MAX_ALIGNMENT: u64 = 2 << 20;
-/// The alignment where none is asked for, in bytes: a cache line and an AVX-512 register.
+/// The default alignment, in bytes: a cache line, and an AVX-512 register.
 pub const DEFAULT_ALIGNMENT: u64 = 64;
 
-/// How tensors are made to stand on aligned offsets.
+/// The data layout of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Layout {
-    /// No holes: every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
-    /// their size (at most the alignment), largest first and empty ones before all. Each then starts on a multiple of
-    /// that power, and so on a multiple of its dtype width; a tensor whose size is a multiple of the alignment starts
-    /// on the alignment.
+    /// No gaps, so every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
+    /// their size in bytes (at most the alignment), largest first; empty tensors come before all others. Every tensor
+    /// then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a
+    /// multiple of the alignment starts at a multiple of the alignment.
     #[default]
     Compact = 0,
-    /// The caller's order, every tensor on a multiple of the alignment, zero bytes between. MLX and its forks read
-    /// such a file; the reference reader (`safetensors` for Python and Rust) refuses it.
+    /// The caller's order, with every tensor at a multiple of the alignment and zero bytes in the gaps. MLX and its
+    /// forks open such a file; the reference reader (the `safetensors` package) rejects it.
     Padded = 1,
 }
 
@@ -48,26 +48,26 @@ impl Default for LayoutOptions {
 pub struct TensorSpec<'a> {
     pub name: &'a str,
     pub dtype: Dtype,
-    /// Elements in each dimension; empty for rank 0.
+    /// Sizes in elements; empty for a scalar.
     pub shape: &'a [u64],
-    /// Bytes; has to be what dtype and shape make.
+    /// Size of the data in bytes. It must match dtype and shape.
     pub nbytes: u64,
 }
 
-/// Where one tensor stands.
+/// The position of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Position of the tensor in the list that the plan was made from.
+    /// Index of the tensor in the list that the plan was made from.
     pub input_index: usize,
-    /// First byte, counted from the start of the file.
+    /// Offset of the tensor, in bytes from the start of the file.
     pub offset: u64,
-    /// Bytes of data.
+    /// Size of the tensor in bytes.
     pub nbytes: u64,
-    /// Zero bytes between the end of the tensor before (or of the header) and this one.
+    /// Zero bytes between the end of the previous tensor, or of the header, and this one.
     pub gap_before: u64,
 }
 
-/// A laid-out file: its header, and its tensors in the order in which they are written.
+/// A computed file layout: the header, and the tensors in the order of the file.
 ///
 /// The same input gives the same plan, byte for byte.
 #[derive(Clone, Debug)]
@@ -78,11 +78,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Lays out a file.
+    /// Computes a file layout.
     ///
-    /// Refused is what nobody could read back: two tensors or two metadata entries of one name, a tensor called
-    /// `__metadata__`, a NUL byte in a tensor's name, a size that is not what dtype and shape make,
-    /// and a header of 100,000,000 bytes or more.
+    /// These are errors, because readers would reject the file: duplicate tensor names or metadata keys, a tensor named
+    /// `__metadata__`, a NUL byte in a tensor's name, a size that does not match dtype and shape, and a header of
+    /// 100,000,000 bytes or more.
     pub fn new(tensors: &[TensorSpec], metadata: &[(&str, &str)], options: &LayoutOptions) -> Result<Plan> {
         check_alignment(options.alignment)?;
         check_metadata(metadata)?;
@@ -93,7 +93,7 @@ impl Plan {
             return Err(invalid(format!("tensor {}: two tensors have this name", Name(name))));
         }
         if u32::try_from(tensors.len()).is_err() {
-            return Err(Error::new(Status::TooLarge, format!("{} tensors do not fit a header", tensors.len())));
+            return Err(Error::new(Status::TooLarge, format!("{} tensors do not fit in a header", tensors.len())));
         }
         let placements = place(tensors, options)?;
         let header = header::emit(
@@ -113,11 +113,11 @@ impl Plan {
         Plan::on(header, placements)
     }
 
-    /// Moves offsets that were counted from the data section to where the data section starts.
+    /// Takes offsets from the start of the data section.
     fn on(header: Vec<u8>, mut placements: Vec<Placement>) -> Result<Plan> {
         let data_start = header.len() as u64;
         let data_len = placements.last().map_or(0, |last| last.offset + last.nbytes);
-        // Readers count in signed 64-bit file offsets.
+        // Readers use signed 64-bit file offsets.
         let file_size =
             data_start.checked_add(data_len).filter(|&size| i64::try_from(size).is_ok()).ok_or_else(too_large)?;
         for placement in &mut placements {
@@ -126,7 +126,7 @@ impl Plan {
         Ok(Plan { header, placements, file_size })
     }
 
-    /// The first bytes of the file: the 8-byte length, the JSON, the padding.
+    /// The first bytes of the file: the 8-byte length, the JSON and its padding.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -136,17 +136,17 @@ impl Plan {
         &self.placements
     }
 
-    /// Bytes of the whole file.
+    /// Size of the file in bytes.
     pub fn file_size(&self) -> u64 {
         self.file_size
     }
 
-    /// Where the data section starts, in bytes from the start of the file.
+    /// Start of the data section, in bytes from the start of the file.
     pub fn data_start(&self) -> u64 {
         self.header.len() as u64
     }
 
-    /// Zero bytes between tensors, in all. Zero in the compact layout.
+    /// Zero bytes in gaps between tensors; 0 in the compact layout.
     pub fn gap_bytes(&self) -> u64 {
         self.placements.iter().map(|placement| placement.gap_before).sum()
     }
@@ -156,22 +156,22 @@ impl Plan {
 fn place(tensors: &[TensorSpec], options: &LayoutOptions) -> Result<Vec<Placement>> {
     let mut order: Vec<u32> = (0..tensors.len() as u32).collect();
     if options.layout == Layout::Compact {
-        order.sort_by_key(|&number| {
-            let nbytes = tensors[number as usize].nbytes;
+        order.sort_by_key(|&index| {
+            let nbytes = tensors[index as usize].nbytes;
             let divides = nbytes.trailing_zeros().min(options.alignment.trailing_zeros());
-            // false sorts before true: empty tensors come first.
+            // `false` sorts before `true`: empty tensors come first.
             (nbytes != 0, std::cmp::Reverse(divides))
         });
     }
     let mut cursor: u64 = 0;
     let mut placements = Vec::with_capacity(tensors.len());
-    for number in order {
-        let nbytes = tensors[number as usize].nbytes;
+    for index in order {
+        let nbytes = tensors[index as usize].nbytes;
         let offset = match options.layout {
             Layout::Compact => cursor,
             Layout::Padded => cursor.checked_next_multiple_of(options.alignment).ok_or_else(too_large)?,
         };
-        placements.push(Placement { input_index: number as usize, offset, nbytes, gap_before: offset - cursor });
+        placements.push(Placement { input_index: index as usize, offset, nbytes, gap_before: offset - cursor });
         cursor = offset.checked_add(nbytes).ok_or_else(too_large)?;
     }
     Ok(placements)
@@ -222,5 +222,5 @@ fn invalid(message: String) -> Error {
 }
 
 fn too_large() -> Error {
-    Error::new(Status::TooLarge, "the file would be larger than a file can be")
+    Error::new(Status::TooLarge, "the file would be larger than 2^63 - 1 bytes")
 }

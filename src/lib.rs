@@ -1,9 +1,10 @@
-//! Writes [safetensors](https://github.com/huggingface/safetensors) files whose every tensor can be mapped without a
+//! Writes [safetensors](https://github.com/huggingface/safetensors) files in which every tensor can be mapped without a
 //! copy, and maps them.
 //!
-//! A loader that maps a file can share the mapping only with a tensor whose absolute offset is a multiple of its dtype
-//! width; it copies the others into anonymous memory. [`writer::write_aligned`] writes files where no tensor has to be
-//! copied and that every reader opens; [`map::File`] maps them. The C ABI is `include/safealign.h`.
+//! A loader that maps a file can use a tensor in place only if the tensor's absolute offset is a multiple of its dtype
+//! width. It copies every other tensor into anonymous memory. [`writer::write_aligned`] writes files in which no tensor
+//! has to be copied, and [`map::File`] maps them. The C ABI is `include/safealign.h`; `docs/architecture.md` describes
+//! the modules.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod aligned_cache;

@@ -1,7 +1,7 @@
-//! Writes a file anew so that every tensor maps without a copy, and touches nothing that need not or must not change.
+//! Rewrites a file so that every tensor can be mapped without a copy.
 //!
-//! Repair never runs unasked: rewriting a published file changes its hash. In place, the old file stays whole until
-//! the new one is complete, compared with it, and renamed over it.
+//! Repair only runs on request, because rewriting a published file changes its hash. In place, the new file is complete
+//! and has been compared with the old one before it replaces it.
 
 mod copy;
 mod page_cache;
@@ -25,22 +25,21 @@ use page_cache::PageCache;
 pub(crate) use refusal::room_in;
 use run::Run;
 
-/// How to repair.
+/// Repair options.
 pub struct RepairOptions<'a> {
-    /// Of the new file. Every tensor keeps its bytes; their order changes where the layout asks for it.
+    /// The layout of the new file. The bytes of every tensor stay the same.
     pub layout: LayoutOptions,
     pub durability: Durability,
-    /// Read back every tensor of the new file by what its header says, and compare it with the source's, before the
-    /// file is put in place. On by default.
+    /// Read back every tensor and compare it with the source before the new file is put in place. On by default.
     pub verify: bool,
-    /// Leave out the bytes after the last tensor. Without it a file that has some is refused where it would have to be
-    /// written anew: they are somebody's data.
+    /// Drop the bytes after the last tensor. Otherwise a file that has such bytes and needs repair is refused, because
+    /// they may be data.
     pub drop_trailing: bool,
-    /// Lay the file out anew even where nothing is wrong with it.
+    /// Write a new layout even if the file needs no repair.
     pub force: bool,
-    /// Check everything, say what would be done, and do nothing.
+    /// Check everything and report what would be done, but write nothing.
     pub dry_run: bool,
-    /// Called with the bytes of the new file that are done and all there are; breaking cancels.
+    /// Called with the bytes of the new file that are done, and the total. Breaking cancels.
     pub progress: Option<Progress<'a>>,
 }
 
@@ -59,60 +58,60 @@ impl Default for RepairOptions<'_> {
 }
 
 impl RepairOptions<'_> {
-    /// Whether a repair with these options would find something to mend in a file of which a scan said that.
+    /// Whether a file with this scan report needs repair, with these options.
     pub fn would_mend(&self, found: &ScanReport) -> bool {
-        let is_hole = |error: &Error| error.reason() == Some(Reason::Hole);
+        let is_gap = |error: &Error| error.reason() == Some(Reason::Hole);
         found.misaligned_tensors > 0
             || found.padding == HeaderPadding::Nul
             || (self.drop_trailing && found.trailing_bytes > 0)
             || (self.layout.layout == Layout::Compact
-                && (found.gaps > 0 || found.nonconforming.as_ref().is_some_and(is_hole)))
+                && (found.gaps > 0 || found.nonconforming.as_ref().is_some_and(is_gap)))
     }
 }
 
-/// What came of a repair.
+/// A repair outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Action {
-    /// Nothing was wrong: the file was not written to.
+    /// The file needed no repair and was not written.
     Untouched = 0,
-    /// Nothing was wrong: the destination is the source, byte for byte.
+    /// The file needed no repair: the destination is a copy of the source, byte for byte.
     Copied = 1,
-    /// The tensors were laid out anew.
+    /// The file was written with a new layout.
     Rewritten = 2,
 }
 
-/// What a repair did. Sizes are in bytes.
+/// Describes a repair. Sizes are in bytes.
 #[derive(Clone, Debug)]
 pub struct RepairReport {
     pub action: Action,
-    /// The source, as it was.
+    /// The source.
     pub before: ScanReport,
-    /// The file as it is now: at the destination, or in place.
+    /// The resulting file: at the destination, or in place.
     pub after: WriteReport,
-    /// Bytes that were compared with the source's.
+    /// Bytes that were compared with the source.
     pub bytes_verified: u64,
 }
 
-/// Repairs a file: into `destination`, or in place where that is `None`.
+/// Repairs a file: writes the repaired file to `destination`, or replaces the source if that is `None`.
 ///
-/// Mended are misaligned tensors, a header padded with NUL bytes, and (in the compact layout) holes; with
-/// [`RepairOptions::drop_trailing`] also bytes after the last tensor. A file without any of these is left alone (the
-/// same inode and time), or copied as it is where there is a destination; [`RepairOptions::force`] lays it out anew.
-/// Metadata and its order, mode and, where permitted, owner are kept. A file that stands at the destination is
-/// replaced, unless it is read-only.
+/// Repaired are misaligned tensors, a header padded with NUL bytes, gaps (in the compact layout) and, with
+/// [`RepairOptions::drop_trailing`], bytes after the last tensor. A file without any of these is copied byte for byte
+/// to the destination, and is not written in place; [`RepairOptions::force`] writes a new layout. Metadata and its
+/// order, mode and, if permitted, owner are kept. An existing file at the destination is replaced unless it is
+/// read-only.
 ///
-/// [`Status::Refused`], with the way out in the message: a symbolic link, a file with other hard links, an entry of a
-/// cache that names files by their content, a read-only file or folder, trailing bytes that would be lost, too little
-/// free space, and a destination that is the source by any name: in place has to be asked for, by `None`.
-/// [`Status::Changed`]: somebody wrote to the source meanwhile, and nothing was replaced.
-/// [`Status::Unsupported`]: the file would have to be laid out anew, and has a dtype that the format does not know.
+/// - [`Status::Refused`], with the alternative in the message: a symbolic link, a file with other hard links, an entry
+///   of a cache that names files by their hash, a read-only file or directory, trailing bytes that would be lost, too
+///   little free space, and a destination that is the source under any name.
+/// - [`Status::Changed`]: the source was modified during the call, and nothing was replaced.
+/// - [`Status::Unsupported`]: the file needs a new layout, and has a dtype that is not part of the format.
 pub fn repair(source: &Path, destination: Option<&Path>, options: &mut RepairOptions) -> Result<RepairReport> {
     repair_how(source, destination, None, options)
 }
 
-/// As [`repair`], where what stands at the target is ours to replace. `sealed` is called with the finished file before
-/// it gets its name.
+/// As [`repair`], for a target that this library wrote and may replace. `sealed` is called with the finished file
+/// before it is put in place.
 pub(crate) fn repair_ours(
     source: &Path,
     target: &Path,
@@ -128,7 +127,7 @@ fn repair_how(
     ours: Option<Sealed>,
     options: &mut RepairOptions,
 ) -> Result<RepairReport> {
-    // Also where the file turns out to need nothing: a wrong option is wrong with every file.
+    // First, so that an invalid option is an error for every file.
     check_alignment(options.layout.alignment)?;
     let repair = || {
         let (file, found) = source::open_regular(source)?;
@@ -152,7 +151,7 @@ fn repair_how(
         }
         if rewrite && before.trailing_bytes > 0 && !options.drop_trailing {
             let message = format!(
-                "{} bytes after the last tensor would be lost: keep the file as it is, or ask to drop them",
+                "{} bytes after the last tensor would be lost; use `drop_trailing` (`--drop-trailing`) to drop them",
                 before.trailing_bytes
             );
             return refusal::refuse(message);
@@ -168,7 +167,7 @@ fn repair_how(
         }
         let place = Place { source, target, file: &file, found: &found, size: after.file_size, ours };
         let bytes_verified = place.fill(options, |new_file, cache, options| match plan {
-            Some(plan) => write_anew(&file, header, plan, (new_file, target), cache, options),
+            Some(plan) => write_new_layout(&file, header, plan, (new_file, target), cache, options),
             None => copy_whole(&file, (new_file, target), after.file_size, cache, options),
         })?;
         Ok(RepairReport { action, before, after, bytes_verified })
@@ -176,18 +175,18 @@ fn repair_how(
     repair().map_err(|error: Error| error.at(source))
 }
 
-/// Copies a file of any content with the guards of [`repair`], and compares it: for what else belongs to a bundle. Of
-/// the options it takes `durability`, `verify`, `dry_run` and `progress`. Returns the bytes that were copied.
+/// Copies any file, with the checks of [`repair`], and compares the copy. For the other files of a bundle. Uses only
+/// the options `durability`, `verify`, `dry_run` and `progress`. Returns the size of the file in bytes.
 pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> Result<u64> {
     let mut copy = || {
         let (file, found) = source::open_regular(source)?;
         let check = || {
             refusal::is_another(destination, &Identity::of(&found))?;
-            // Under its own name, also a file that is named by its content may be copied.
+            // A copy with the same name is still named by its hash.
             if source.file_name() != destination.file_name() {
                 refusal::not_in_a_cache(destination)?;
             }
-            may_stand_at(destination)?;
+            may_be_replaced(destination)?;
             refusal::room_for(destination, found.len())
         };
         check().map_err(|error| error.at(destination))?;
@@ -203,13 +202,13 @@ pub fn copy(source: &Path, destination: &Path, options: &mut RepairOptions) -> R
     copy().map_err(|error: Error| error.at(source))
 }
 
-/// Where a new file goes, and what it is made of.
+/// A new file and its source.
 struct Place<'a, 's> {
     source: &'a Path,
     target: &'a Path,
     file: &'a File,
     found: &'a Metadata,
-    /// Of the new file, in bytes.
+    /// Size of the new file in bytes.
     size: u64,
     /// As in [`repair_ours`].
     ours: Option<Sealed<'s>>,
@@ -218,7 +217,7 @@ struct Place<'a, 's> {
 type Sealed<'s> = &'s mut dyn FnMut(&Metadata) -> Result<()>;
 
 impl Place<'_, '_> {
-    /// Writes a new file, and puts it in place if the source has not changed.
+    /// Writes the new file, and puts it in place if the source was not modified.
     fn fill<'o, T>(
         self,
         options: &mut RepairOptions<'o>,
@@ -235,7 +234,7 @@ impl Place<'_, '_> {
             let made = new_file.file().metadata().map_err(|error| at_target(Error::io("stat", &error)))?;
             sealed(&made)?;
         }
-        // Publishing consumes the new file; the pages can only be given up once they are on the disk.
+        // Publishing consumes the new file, and its pages can only be dropped once they are on the disk.
         let kept = new_file.file().try_clone().map_err(|error| Error::io("dup", &error))?;
         new_file.publish().map_err(at_target)?;
         cache.done(&kept);
@@ -256,7 +255,7 @@ fn specs(header: &Header) -> Vec<TensorSpec<'_>> {
     specs
 }
 
-/// A file that is not laid out anew, in the words of one that is.
+/// The report of a file that keeps its layout.
 fn as_it_is(found: &ScanReport) -> WriteReport {
     WriteReport {
         file_size: found.file_size,
@@ -275,11 +274,12 @@ fn check_target(source: &Path, destination: Option<&Path>) -> Result<()> {
     if !refusal::at(destination)?.is_some_and(|found| found.is_symlink()) {
         refusal::not_in_a_cache(destination)?;
     }
-    may_stand_at(destination)
+    may_be_replaced(destination)
 }
 
-/// Refuses to replace what is no file, or read-only. A link is replaced, not followed.
-fn may_stand_at(destination: &Path) -> Result<()> {
+/// Fails if there is something other than a regular file at the destination, or a read-only file. A link is replaced,
+/// not followed.
+fn may_be_replaced(destination: &Path) -> Result<()> {
     match refusal::at(destination)? {
         Some(found) if !found.is_symlink() => {
             source::require_regular(found.file_type())?;
@@ -293,14 +293,14 @@ fn changed() -> Error {
     Error::new(Status::Changed, "the source was modified during the call: nothing was replaced")
 }
 
-/// Fails if the source is not what it was when it was opened, or another file has taken its name.
+/// Fails if the source was modified since it was opened, or if another file was renamed over it.
 fn unchanged(path: &Path, file: &File, identity: &Identity) -> Result<()> {
     let same = |found: std::io::Result<fs::Metadata>| found.is_ok_and(|found| Identity::of(&found) == *identity);
     if same(file.metadata()) && same(fs::metadata(path)) { Ok(()) } else { Err(changed()) }
 }
 
-/// Takes header and plan, and lets each go when it has served: of a hundred thousand tensors they are large.
-fn write_anew(
+/// Takes header and plan by value, to free each as soon as possible: for a hundred thousand tensors they are large.
+fn write_new_layout(
     file: &File,
     header: Header,
     plan: Plan,
@@ -313,11 +313,11 @@ fn write_anew(
     let (total, in_place) = (plan.file_size(), plan.data_start() + plan.gap_bytes());
     let copy = copy::planned(&plan, &header);
     drop(plan);
-    // As a reader will see the file, not as the plan means it.
+    // Read the header back, so that the check does not rely on the plan.
     let written = source::read_header(new_file.file(), total)?;
     let survey = written.survey(total - written.data_start())?;
     if survey.misaligned_tensors > 0 || survey.trailing_bytes > 0 {
-        return Err(Error::new(Status::Internal, "the new layout is not the one that was planned"));
+        return Err(Error::new(Status::Internal, "the new layout does not match the plan"));
     }
     let compare = if options.verify { copy::paired(&written, &header)? } else { Vec::new() };
     drop((written, header));
@@ -330,7 +330,7 @@ fn write_anew(
     Ok(compare.iter().map(|run| run.len).sum())
 }
 
-/// The tensor whose bytes stand at a place of a file, for a message.
+/// The tensor at an offset of a file, for a message.
 fn tensor_at(file: &File, size: u64, at: u64) -> Option<String> {
     let header = source::read_header(file, size).ok()?;
     let at = at.checked_sub(header.data_start())?;

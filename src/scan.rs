@@ -1,6 +1,6 @@
-//! Says what a file costs a loader that maps it, from its header alone.
+//! Reports the layout of a file from its header: above all, which tensors a loader that maps has to copy.
 //!
-//! Outputs of a model are the same whether its tensors were mapped or copied, so this is the only way to see it.
+//! The output of a model is the same whether its tensors are mapped or copied, so the copies only show in memory use.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::header::{Header, HeaderPadding, TensorInfo};
 use crate::layout::{DEFAULT_ALIGNMENT, check_alignment};
 use crate::source;
 
-/// What to look for.
+/// Scan options.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanOptions {
-    /// The alignment that [`ScanReport::tensors_below_alignment`] is about, in bytes: a power of two from
+    /// The alignment for [`ScanReport::tensors_below_alignment`], in bytes: a power of two from
     /// [`MIN_ALIGNMENT`](crate::layout::MIN_ALIGNMENT) to [`MAX_ALIGNMENT`](crate::layout::MAX_ALIGNMENT). Which
     /// tensors are misaligned does not depend on it.
     pub alignment: u64,
@@ -25,51 +25,51 @@ impl Default for ScanOptions {
     }
 }
 
-/// What the header says of a file. Sizes are in bytes.
+/// The layout of a file, from its header. Sizes are in bytes.
 #[derive(Clone, Debug)]
 pub struct ScanReport {
     pub file_size: u64,
-    /// The JSON with its padding, without the 8-byte length.
+    /// Size of the JSON header with its padding, without the 8-byte length.
     pub header_len: u64,
-    /// Where the data section starts, from the start of the file.
+    /// Start of the data section, from the start of the file.
     pub data_start: u64,
     pub tensors: u64,
-    /// Bytes of all tensors.
+    /// Their total size.
     pub tensor_bytes: u64,
     /// Tensors that are not empty and whose absolute offset is not a multiple of their dtype width.
     pub misaligned_tensors: u64,
-    /// Bytes of those: what a loader that maps has to copy.
+    /// Their total size: what a loader that maps has to copy.
     pub misaligned_bytes: u64,
-    /// Tensors that are not empty and whose absolute offset is not a multiple of [`ScanOptions::alignment`]. Loaders
-    /// can map them, but not on that boundary.
+    /// Tensors that are not empty and whose absolute offset is not a multiple of [`ScanOptions::alignment`]. A
+    /// loader can map them, but not at that alignment.
     pub tensors_below_alignment: u64,
-    /// Holes before or between tensors.
+    /// Gaps before or between tensors.
     pub gaps: u64,
-    /// Bytes in those holes.
+    /// Their total size.
     pub gap_bytes: u64,
     /// Bytes after the last tensor.
     pub trailing_bytes: u64,
-    /// What pads the header.
+    /// What is between the end of the JSON and the data section.
     pub padding: HeaderPadding,
-    /// Why the reference reader would not open the file; `None` where it would.
+    /// Why the reference reader would reject the file; `None` if it would open it.
     pub nonconforming: Option<Error>,
-    /// What there is of each dtype, most bytes first.
+    /// One row for each dtype, most bytes first.
     pub dtypes: Vec<DtypeUse>,
 }
 
 impl ScanReport {
-    /// Tensors whose dtype the format does not know. Their sizes cannot be checked, and they count as aligned.
+    /// Tensors with a dtype that is not part of the format. Their sizes cannot be checked, and they count as aligned.
     pub fn unknown_dtype_tensors(&self) -> u64 {
         self.dtypes.iter().filter(|row| row.dtype.is_none()).map(|row| row.tensors).sum()
     }
 }
 
-/// What a file has of one dtype. Sizes are in bytes.
+/// The tensors of one dtype in a file. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DtypeUse {
-    /// As it stands in the header.
+    /// As it is written in the header.
     pub name: String,
-    /// `None` for a dtype that the format does not know.
+    /// `None` for a dtype that is not part of the format.
     pub dtype: Option<Dtype>,
     pub tensors: u64,
     pub bytes: u64,
@@ -79,8 +79,8 @@ pub struct DtypeUse {
 
 /// Scans a file. Reads its 8-byte prefix and its header, never the data.
 ///
-/// An unknown dtype is reported and gone on from: everything but the sizes of those tensors is still checked. What
-/// makes the file useless to everyone (malformed, cut short, overlapping tensors) is an error.
+/// A dtype that is not part of the format is reported, not an error; everything but the sizes of those tensors is still
+/// checked. A malformed or truncated file, and overlapping tensors, are errors.
 pub fn scan(path: &Path, options: &ScanOptions) -> Result<ScanReport> {
     let scan = || {
         check_alignment(options.alignment)?;
@@ -90,7 +90,7 @@ pub fn scan(path: &Path, options: &ScanOptions) -> Result<ScanReport> {
     scan().map_err(|error: Error| error.at(path))
 }
 
-/// Reads the header of a file, and its size. The offsets are not checked; see [`Header::survey`].
+/// Reads the header of a file. Also returns the size of the file. The offsets are not checked; see [`Header::survey`].
 pub fn read_header(path: &Path) -> Result<(Header, u64)> {
     let read = || {
         let (file, metadata) = source::open_regular(path)?;
@@ -99,7 +99,7 @@ pub fn read_header(path: &Path) -> Result<(Header, u64)> {
     read().map_err(|error: Error| error.at(path))
 }
 
-/// What a header says of a file of `file_size` bytes.
+/// The report for a file of `file_size` bytes with this header.
 pub fn report(header: &Header, file_size: u64, options: &ScanOptions) -> Result<ScanReport> {
     let survey = header.survey(file_size.saturating_sub(header.data_start()))?;
     let below = |tensor: &TensorInfo| {
@@ -119,7 +119,7 @@ pub fn report(header: &Header, file_size: u64, options: &ScanOptions) -> Result<
         gap_bytes: survey.gap_bytes,
         trailing_bytes: survey.trailing_bytes,
         padding: header.padding(),
-        // The reference meets the dtype when it parses, before any offset.
+        // The reference reader checks the dtypes while it parses, before any offset.
         nonconforming: header.require_known_dtypes().err().or(survey.nonconforming),
         dtypes,
     })
@@ -127,7 +127,7 @@ pub fn report(header: &Header, file_size: u64, options: &ScanOptions) -> Result<
 
 fn dtypes(header: &Header) -> Vec<DtypeUse> {
     let mut rows: Vec<DtypeUse> = Vec::new();
-    // By the number of the dtype: most headers have few dtypes and many tensors.
+    // Indexed by the value of the dtype: most headers have few dtypes and many tensors.
     let mut known = [None::<usize>; Dtype::ALL.len() + 1];
     for (index, tensor) in header.iter().enumerate() {
         let name = match tensor.dtype {

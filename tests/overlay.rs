@@ -259,7 +259,7 @@ fn a_manifest_that_leads_out_of_the_folder_is_refused() {
                 _ => bad[list].as_array_mut().expect("a list").push(name.into()),
             }
             fs::write(&path, bad.to_string()).expect("writes");
-            refused(&bundle, &output, "leads out of the folder");
+            refused(&bundle, &output, "is outside the output directory");
         }
     }
     // Names within the folder, which lead out of it through a link, or to what the overlay did not make.

@@ -557,7 +557,8 @@ mod tests {
                 REMAINING.set(None);
                 KILLED.set(false);
                 let is = |tensors, byte| {
-                    // By its index or file, and by the directory: without an index, a complete set of shards is a bundle.
+                    // By its index or file, and by the directory: without an index, a complete set of shards is a
+                    // bundle.
                     let paths = [root.path().join(main_file(tensors)), root.path().to_owned()];
                     let opened = paths.iter().filter_map(|path| Bundle::open(path, &OpenOptions::default()).ok());
                     opened.into_iter().any(|bundle| {

@@ -1,4 +1,4 @@
-//! Writes a header.
+//! Writes the JSON header.
 
 use super::{MAX_READ_LEN, METADATA_KEY, PREFIX_LEN};
 use crate::dtype::Dtype;
@@ -13,8 +13,8 @@ pub(crate) struct Emitted<'a> {
     pub end: u64,
 }
 
-/// Writes the header with its length field, padded with spaces so that it ends on a multiple of `alignment`.
-/// The keys stand in the order given, so the same input gives the same bytes.
+/// Writes the header with its length field, padded with spaces so that it ends at a multiple of `alignment`.
+/// The keys are in the order of the input, so the same input gives the same bytes.
 pub(crate) fn emit<'a>(
     tensors: impl ExactSizeIterator<Item = Emitted<'a>>,
     metadata: &[(&str, &str)],
@@ -26,8 +26,8 @@ pub(crate) fn emit<'a>(
     if !metadata.is_empty() {
         push_string(&mut out, METADATA_KEY);
         out.extend_from_slice(b":{");
-        for (number, (key, value)) in metadata.iter().enumerate() {
-            if number > 0 {
+        for (index, (key, value)) in metadata.iter().enumerate() {
+            if index > 0 {
                 out.push(b',');
             }
             push_string(&mut out, key);
@@ -52,11 +52,11 @@ pub(crate) fn emit<'a>(
     out.push(b'}');
     let padded = (out.len() as u64).next_multiple_of(alignment);
     let json_len = padded - PREFIX_LEN;
-    // MLX refuses a header of exactly this length too.
+    // MLX also rejects a header of exactly this length.
     if json_len >= MAX_READ_LEN {
         return Err(Error::new(
             Status::TooLarge,
-            format!("the header would have {json_len} bytes; readers refuse {MAX_READ_LEN} and more"),
+            format!("the header would have {json_len} bytes; readers reject {MAX_READ_LEN} and more"),
         )
         .because(Reason::HeaderTooLarge));
     }
@@ -65,9 +65,9 @@ pub(crate) fn emit<'a>(
     Ok(out)
 }
 
-fn push_string(out: &mut Vec<u8>, text: &str) {
-    // Writing a str to a Vec cannot fail: there is no I/O, and a str is always valid JSON text.
-    let _ = serde_json::to_writer(out, text);
+fn push_string(out: &mut Vec<u8>, string: &str) {
+    // Cannot fail: there is no I/O, and every str can be written as a JSON string.
+    let _ = serde_json::to_writer(out, string);
 }
 
 fn push_numbers(out: &mut Vec<u8>, numbers: &[u64]) {

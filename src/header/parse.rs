@@ -12,15 +12,15 @@ use super::{Header, HeaderPadding, METADATA_KEY, Record, Text, Texts};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Reason, Result};
 
-/// Containers that may be open at once inside an unknown field: serde_json, and so the reference, allows 127 in all,
-/// two of which are the header and the tensor's own object.
+/// Maximum nesting inside an unknown field. serde_json, and thus the reference reader, allows a depth of 127, which
+/// includes the header and the object of the tensor.
 const MAX_NESTING: usize = 125;
 
-/// Parses a JSON object that has nothing after it but white space.
+/// Parses a JSON object that is followed by white space only.
 pub(super) fn object(text: &str) -> Result<Parser> {
     let mut parser = Parser::default();
-    // Memory that is reserved and never touched costs nothing; growing step by step would copy what is there each time.
-    // Names are somewhat less than half of a header, and a tensor takes about a hundred bytes of it.
+    // Memory that is reserved but not accessed costs nothing, while growing a buffer copies it. Names take somewhat
+    // less than half of a header, and a tensor takes about a hundred bytes.
     parser.texts.0.reserve(text.len() / 2);
     parser.records.reserve(text.len() / 96);
     parser.shapes.reserve(text.len() / 48);
@@ -32,8 +32,8 @@ pub(super) fn object(text: &str) -> Result<Parser> {
     }
 }
 
-/// What the visitors fill. A failure that has a reason of its own is left in `failure`, since an error that passes
-/// through serde keeps only its text.
+/// Filled by the visitors. An error with a reason is kept in `failure`, because an error that passes through serde
+/// keeps only its message.
 #[derive(Default)]
 pub(super) struct Parser {
     texts: Texts,
@@ -43,12 +43,12 @@ pub(super) struct Parser {
     unknown_dtypes: Vec<(u32, Text)>,
     has_metadata: bool,
     place: Place,
-    /// Containers that are open inside an unknown field.
+    /// Depth of nesting inside an unknown field.
     nesting: usize,
     failure: Option<Error>,
 }
 
-/// Where in the header the parser stands, to say what a type error is about.
+/// What is being parsed, for the message of a type error.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Place {
     #[default]
@@ -59,7 +59,7 @@ enum Place {
 }
 
 impl Parser {
-    /// Records a failure with a reason and gives serde something to carry.
+    /// Keeps an error with a reason, and returns a placeholder for serde.
     fn fail<E: de::Error>(&mut self, reason: Reason, message: String) -> E {
         self.failure.get_or_insert(Error::format(reason, message));
         E::custom("")
@@ -73,19 +73,19 @@ impl Parser {
         if let Some(failure) = self.failure.take() {
             return failure;
         }
-        // serde_json's own limit; its error has no kind to tell it by.
+        // The limit of serde_json, whose error has no kind of its own.
         if self.nesting == MAX_NESTING {
             let message = format!("tensor {}: an unknown field is nested too deeply: {error}", self.current());
             return Error::format(Reason::BadTensorInfo, message);
         }
         if !error.is_data() {
-            return Error::format(Reason::HeaderNotJson, format!("the header is not JSON: {error}"));
+            return Error::format(Reason::HeaderNotJson, format!("the header is not valid JSON: {error}"));
         }
         let (reason, about) = match self.place {
             Place::Top => (Reason::HeaderNotObject, "the header is not a JSON object".to_owned()),
-            Place::Metadata => (Reason::BadMetadata, format!("`{METADATA_KEY}` is not string to string")),
-            Place::Info => (Reason::BadTensorInfo, format!("tensor {}: bad tensor info", self.current())),
-            Place::Shape => (Reason::BadShape, format!("tensor {}: bad shape", self.current())),
+            Place::Metadata => (Reason::BadMetadata, format!("`{METADATA_KEY}` is not an object of strings")),
+            Place::Info => (Reason::BadTensorInfo, format!("tensor {}: invalid tensor info", self.current())),
+            Place::Shape => (Reason::BadShape, format!("tensor {}: invalid shape", self.current())),
         };
         Error::format(reason, format!("{about}: {error}"))
     }
@@ -110,17 +110,17 @@ impl Parser {
                 Entry::Occupied(_) => {
                     return Err(Error::format(
                         Reason::DuplicateKey,
-                        format!("tensor {}: the name stands twice in the header", Name(name)),
+                        format!("tensor {}: duplicate name in the header", Name(name)),
                     ));
                 }
             };
         }
         let Parser { texts, shapes, records, metadata, unknown_dtypes, .. } = self;
-        let twice = super::first_duplicate(metadata.iter().map(|&(key, _)| texts.get(key)));
-        if let Some(key) = twice {
+        let duplicate = super::first_duplicate(metadata.iter().map(|&(key, _)| texts.get(key)));
+        if let Some(key) = duplicate {
             return Err(Error::format(
                 Reason::DuplicateKey,
-                format!("metadata {}: the key stands twice in the header", Name(key)),
+                format!("metadata {}: duplicate key in the header", Name(key)),
             ));
         }
         Ok(Header { json_len, padding, texts, shapes, records, metadata, unknown_dtypes, index, hasher })
@@ -152,7 +152,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.write_str("an object with a tensor info for each name")
+        out.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
             match key {
                 Key::Metadata => {
                     if parser.has_metadata {
-                        let message = format!("`{METADATA_KEY}` stands twice in the header");
+                        let message = format!("duplicate key `{METADATA_KEY}` in the header");
                         return Err(parser.fail(Reason::DuplicateKey, message));
                     }
                     parser.has_metadata = true;
@@ -201,7 +201,7 @@ impl<'de> Visitor<'de> for KeySeed<'_> {
         out.write_str("a name")
     }
 
-    /// A name without an escape, which therefore has no NUL: JSON has control characters only as escapes.
+    /// A name without escapes. It has no NUL, because JSON strings contain control characters only as escapes.
     fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> std::result::Result<Key, E> {
         if name == METADATA_KEY { Ok(Key::Metadata) } else { Ok(Key::Tensor(self.0.texts.push(name))) }
     }
@@ -223,7 +223,7 @@ struct MetadataSeed<'p>(&'p mut Parser);
 impl<'de> de::DeserializeSeed<'de> for MetadataSeed<'_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
-        // MLX writes null where there is no metadata, and the reference accepts it.
+        // MLX writes null if there is no metadata, and the reference reader accepts it.
         deserializer.deserialize_option(self)
     }
 }
@@ -283,7 +283,7 @@ struct InfoSeed<'p> {
 impl<'de> de::DeserializeSeed<'de> for InfoSeed<'_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
-        // The record comes first, so that a message can name the tensor.
+        // Push the record first, so that a message can name the tensor.
         self.parser.records.push(Record { begin: 0, end: 0, name: self.name, shape_start: 0, rank: 0, dtype: None });
         deserializer.deserialize_map(InfoVisitor(self.parser))
     }
@@ -305,7 +305,7 @@ impl<'de> Visitor<'de> for InfoVisitor<'_> {
         let mut offsets: Option<(u64, u64)> = None;
         let mut others = hashbrown::HashSet::new();
         while let Some(field) = map.next_key_seed(FieldSeed)? {
-            let twice = match field {
+            let is_duplicate = match field {
                 Field::Dtype => dtype.replace(map.next_value_seed(DtypeSeed(parser))?).is_some(),
                 Field::Shape => {
                     parser.place = Place::Shape;
@@ -320,13 +320,13 @@ impl<'de> Visitor<'de> for InfoVisitor<'_> {
                     !others.insert(name)
                 }
             };
-            if twice {
-                let message = format!("tensor {}: a field stands twice", parser.current());
+            if is_duplicate {
+                let message = format!("tensor {}: duplicate field", parser.current());
                 return Err(parser.fail(Reason::DuplicateKey, message));
             }
         }
         let (Some(dtype), Some(shape), Some((begin, end))) = (dtype, shape, offsets) else {
-            let message = format!("tensor {}: dtype, shape or data_offsets is missing", parser.current());
+            let message = format!("tensor {}: `dtype`, `shape` or `data_offsets` is missing", parser.current());
             return Err(parser.fail(Reason::BadTensorInfo, message));
         };
         if let Some(record) = parser.records.last_mut() {
@@ -371,7 +371,7 @@ impl Visitor<'_> for FieldSeed {
     }
 }
 
-/// Reads a dtype; one that the format does not know is kept by name.
+/// Reads a dtype. The string of one that is not part of the format is kept.
 struct DtypeSeed<'p>(&'p mut Parser);
 
 impl<'de> de::DeserializeSeed<'de> for DtypeSeed<'_> {
@@ -399,7 +399,7 @@ impl Visitor<'_> for DtypeSeed<'_> {
     }
 }
 
-/// Reads a list of whole numbers to the end of the parser's shapes.
+/// Reads a list of unsigned integers and appends it to the parser's shapes.
 struct ShapeSeed<'p>(&'p mut Parser);
 
 impl<'de> de::DeserializeSeed<'de> for ShapeSeed<'_> {
@@ -413,7 +413,7 @@ impl<'de> Visitor<'de> for ShapeSeed<'_> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.write_str("a list of whole numbers")
+        out.write_str("a list of unsigned integers")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
@@ -450,8 +450,8 @@ impl<'de> Visitor<'de> for OffsetsSeed {
     }
 }
 
-/// Passes over the value of an unknown field with the checks of the reference: its nesting is limited, and its strings
-/// and numbers are valid. (serde's `IgnoredAny` is laxer: it has no limit.)
+/// Skips the value of an unknown field with the checks of the reference reader: its nesting is limited, and its strings
+/// and numbers are valid. (serde's `IgnoredAny` has no limit.)
 struct SkipSeed<'p>(&'p mut Parser);
 
 impl<'de> de::DeserializeSeed<'de> for SkipSeed<'_> {
@@ -504,7 +504,7 @@ impl<'de> Visitor<'de> for SkipSeed<'_> {
         let mut seen = hashbrown::HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if !seen.insert(key) {
-                let message = format!("tensor {}: a key stands twice in an unknown field", self.0.current());
+                let message = format!("tensor {}: duplicate key in an unknown field", self.0.current());
                 return Err(self.0.fail(Reason::DuplicateKey, message));
             }
             map.next_value_seed(SkipSeed(self.0))?;

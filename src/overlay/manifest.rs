@@ -1,4 +1,4 @@
-//! What an overlay knows of its sources, to see what is stale.
+//! The manifest of an overlay: what was written from which source, to find what is stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,11 +17,11 @@ pub(super) const MANIFEST: &str = ".safealign-overlay.json";
 pub(super) const LOCK: &str = ".safealign-overlay.lock";
 const SCHEMA: &str = "safealign-overlay/2";
 
-/// What was written, and of what.
+/// A file that was written, and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     source: Source,
-    /// The file that was written, last; before it, while it is put in place, the one that it replaces.
+    /// The file that was written is last. While it is put in place, the file that it replaces comes before it.
     written: Vec<Written>,
 }
 
@@ -33,7 +33,7 @@ struct Source {
     inode: u64,
 }
 
-/// What tells a file that was written from one that somebody else put there or edited.
+/// Identifies a file that was written, to detect that it was replaced or edited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Written {
     size: u64,
@@ -59,23 +59,23 @@ impl Source {
 }
 
 impl Entry {
-    /// Of a source, and the file that was written of it.
+    /// For a source, and the file that was written from it.
     pub(super) fn of(source: &Metadata, written: &Metadata) -> Entry {
         Entry { source: Source::of(source), written: vec![Written::of(written)] }
     }
 
-    /// That file is about to replace the one of an earlier entry.
+    /// Adds the file of an earlier entry, which this one is about to replace.
     pub(super) fn replacing(mut self, earlier: Option<&Entry>) -> Entry {
         self.written.splice(0..0, earlier.into_iter().flat_map(|earlier| earlier.written.clone()));
         self
     }
 
-    /// Whether that file is one that was written.
+    /// Whether that file was written by an overlay.
     pub(super) fn wrote(&self, found: &Metadata) -> bool {
         self.written.contains(&Written::of(found))
     }
 
-    /// Whether that file is what is to be written of that source.
+    /// Whether that file was written from that source, and both are unmodified.
     pub(super) fn is_current(&self, source: &Metadata, found: &Metadata) -> bool {
         self.source == Source::of(source) && self.written.last() == Some(&Written::of(found))
     }
@@ -88,9 +88,9 @@ impl Entry {
 
 pub(super) struct Manifest {
     pub source: PathBuf,
-    /// How the files were laid out: with another layout they are stale.
+    /// The layout of the files: with another layout they are stale.
     layout: String,
-    /// By the path below the output.
+    /// By their path in the output.
     pub entries: BTreeMap<PathBuf, Entry>,
     pub links: BTreeSet<PathBuf>,
     pub folders: BTreeSet<PathBuf>,
@@ -103,18 +103,19 @@ impl Manifest {
         Manifest { source: source.to_owned(), layout, entries, links, folders }
     }
 
-    /// The manifest of an output folder, if it has one that can be read. One with a name that leads out of the folder
-    /// is refused: nobody who makes overlays wrote it.
+    /// The manifest of an output directory, if it has a valid one. A manifest with a path that leaves the directory is
+    /// refused: this library does not write one.
     pub(super) fn read(output: &Path) -> Result<Option<Manifest>> {
         let path = output.join(MANIFEST);
         if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
             return Ok(None);
         }
-        let text = fs::read(&path).map_err(|error| Error::io("read", &error).at(&path))?;
-        let parsed = serde_json::from_slice(&text).ok().and_then(|value| Manifest::parse(&value));
+        let bytes = fs::read(&path).map_err(|error| Error::io("read", &error).at(&path))?;
+        let parsed = serde_json::from_slice(&bytes).ok().and_then(|value| Manifest::parse(&value));
         let Some(manifest) = parsed else { return Ok(None) };
         if let Some(name) = manifest.names().find(|name| !is_within(name)) {
-            let message = format!("{} leads out of the folder: choose another folder", Name(&encoded(name)));
+            let message =
+                format!("{} is outside the output directory; use another output directory", Name(&encoded(name)));
             return Err(Error::new(Status::Refused, message).at(&path));
         }
         Ok(Some(manifest))
@@ -197,17 +198,17 @@ impl Manifest {
     }
 }
 
-/// Whether a name means something below the folder that it is joined to, and can mean nothing else.
+/// Whether a relative path stays within the directory that it is joined to.
 fn is_within(name: &Path) -> bool {
     let normal = |part: Component| matches!(part, Component::Normal(_));
-    // Components pass over what is empty or a dot, so they have to make the name again, byte for byte.
+    // `components` skips empty components and dots, so compare the result with the path.
     !name.as_os_str().is_empty()
         && name.components().all(normal)
         && name.components().collect::<PathBuf>().as_os_str() == name.as_os_str()
         && !name.as_os_str().as_bytes().contains(&0)
 }
 
-/// A path as text: bytes that are not UTF-8, and the sign for them, as `%XX`.
+/// A path as a string: bytes that are not UTF-8, and `%`, become `%XX`.
 fn encoded(path: &Path) -> String {
     let mut out = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
@@ -217,8 +218,8 @@ fn encoded(path: &Path) -> String {
     out
 }
 
-fn decoded(text: &str) -> Option<PathBuf> {
-    let mut parts = text.split('%');
+fn decoded(string: &str) -> Option<PathBuf> {
+    let mut parts = string.split('%');
     let mut out = parts.next()?.as_bytes().to_vec();
     for part in parts {
         out.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_are_within() {
+    fn only_plain_paths_are_within() {
         for name in ["a", "a/b", "..a", "a./b"] {
             assert!(is_within(Path::new(name)), "{name}");
         }
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn any_path_comes_back() {
+    fn any_path_round_trips() {
         for bytes in [&b"a/b.safetensors"[..], b"100%", b"\xff\xfe%41/\xc3\xa9", "名".as_bytes(), b""] {
             let path = Path::new(OsStr::from_bytes(bytes));
             assert_eq!(decoded(&encoded(path)).as_deref(), Some(path));

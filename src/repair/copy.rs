@@ -1,4 +1,4 @@
-//! Moves ranges of bytes from file to file and compares them afterwards, in bounded memory.
+//! Copies ranges of bytes from one file to another and compares them, with bounded memory use.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,17 +12,17 @@ use crate::layout::Plan;
 use crate::source;
 use crate::writer::{Progress, report};
 
-/// Bytes between two reports of progress, and that are given up at once.
+/// Bytes between two progress reports. The pages are dropped in pieces of this size.
 const WINDOW: u64 = 16 << 20;
-/// Bytes that are copied and then compared while the processor's cache still has them.
+/// Bytes that are copied and then compared, while they are in the CPU cache.
 const STEP: u64 = BUFFER as u64;
-/// What a buffer holds. The copy uses one, the compare two.
+/// Size of a buffer in bytes. Copying uses one, comparing two.
 const BUFFER: usize = 256 << 10;
-/// From here on a call of its own costs less than passing through the buffer.
+/// From this size on, a separate system call is faster than the buffer.
 const SMALL: u64 = 64 << 10;
 
-/// The runs of a plan in the order of the new file, neighbours on both sides made one. `source` is the header that the
-/// plan was made of, in its order.
+/// The runs of a plan in the order of the new file. Runs that are adjacent in both files are joined. `source` is the
+/// header that the plan was made from.
 pub(super) fn planned(plan: &Plan, source: &Header) -> Vec<Run> {
     let runs = plan.placements().iter().filter_map(|placement| {
         let tensor = source.get(placement.input_index)?;
@@ -31,42 +31,42 @@ pub(super) fn planned(plan: &Plan, source: &Header) -> Vec<Run> {
     merged(runs)
 }
 
-/// The same, as a reader of the two files sees it: tensors are paired by name, and places are those that the written
-/// header says. That is what the bytes are compared by, so that an error in the plan does not hide itself.
+/// The same runs, but from the two headers: tensors are paired by name, and offsets are those of the written header.
+/// The data is compared by these runs, so that an error in the plan is found.
 pub(super) fn paired(written: &Header, source: &Header) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for tensor in written.iter() {
-        let twin = source.find(tensor.name).and_then(|index| source.get(index));
-        let same = twin.filter(|twin| {
-            twin.dtype == tensor.dtype && twin.shape == tensor.shape && twin.nbytes() == tensor.nbytes()
+        let original = source.find(tensor.name).and_then(|index| source.get(index));
+        let same = original.filter(|original| {
+            original.dtype == tensor.dtype && original.shape == tensor.shape && original.nbytes() == tensor.nbytes()
         });
-        let Some(twin) = same else {
+        let Some(original) = same else {
             let message =
-                format!("tensor {}: the written header does not say what the source's says", Name(tensor.name));
+                format!("tensor {}: the written header differs from the header of the source", Name(tensor.name));
             return Err(Error::new(Status::Internal, message));
         };
-        let (from, to) = (source.data_start() + twin.begin, written.data_start() + tensor.begin);
+        let (from, to) = (source.data_start() + original.begin, written.data_start() + tensor.begin);
         push(&mut runs, Run { from, to, len: tensor.nbytes() });
     }
     if written.len() != source.len() || !written.metadata().eq(source.metadata()) {
-        return Err(Error::new(Status::Internal, "the written header has other tensors or metadata than the source's"));
+        return Err(Error::new(Status::Internal, "the written header has other tensors or metadata than the source"));
     }
     Ok(runs)
 }
 
-/// Where the bytes come from and go to.
+/// What to copy and compare.
 pub(super) struct Job<'a> {
     pub source: &'a File,
     pub target: &'a File,
-    /// For the messages of failed writes.
+    /// For error messages.
     pub target_path: &'a Path,
     /// In the order of `to`.
     pub copy: &'a [Run],
-    /// Empty where nothing is to be compared. In the order of `to`.
+    /// In the order of `to`. Empty if nothing is to be compared.
     pub compare: &'a [Run],
-    /// Names the tensor at a place of the new file, for the message of a difference.
+    /// Names the tensor at an offset of the new file, for an error message.
     pub tensor_at: &'a dyn Fn(u64) -> String,
-    /// Bytes that are in place already, and bytes in all: for the progress.
+    /// Bytes written before, and the total: for the progress.
     pub done: u64,
     pub total: u64,
 }
@@ -98,7 +98,7 @@ impl Job<'_> {
                 report(progress, done.min(self.total), self.total)?;
             }
         }
-        // Nothing is left here unless the written header disagrees with the plan, which the compare has to see.
+        // Nothing is left, unless the written header differs from the plan. Then the comparison finds it.
         while let Some(run) = to_compare.before(u64::MAX) {
             comparer.compare(self, run)?;
         }
@@ -106,10 +106,10 @@ impl Job<'_> {
     }
 }
 
-/// Takes runs off a list in pieces.
+/// Splits a list of runs into pieces.
 struct Cutter<'a> {
     runs: &'a [Run],
-    /// Bytes of the first run that are gone already.
+    /// Bytes of the first run that were taken already.
     used: u64,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Cutter<'a> {
         Some(piece)
     }
 
-    /// Fills `out` with runs of at most that many bytes together; where they end, or nothing if there are none.
+    /// Fills `out` with runs of at most `room` bytes in total, and returns where they end; `None` if there are none.
     fn take(&mut self, mut room: u64, out: &mut Vec<Run>) -> Option<u64> {
         out.clear();
         while room > 0 {
@@ -145,7 +145,7 @@ impl<'a> Cutter<'a> {
         out.last().map(|run| run.to + run.len)
     }
 
-    /// The next piece that ends at or before that place of the new file.
+    /// The next piece that ends at or before that offset of the new file.
     fn before(&mut self, end: u64) -> Option<Run> {
         let run = self.runs.first()?;
         match end.checked_sub(run.to + self.used) {
@@ -161,8 +161,7 @@ struct Copier {
 }
 
 impl Copier {
-    /// Small runs that follow on each other in the new file go through the buffer together, since a system call for
-    /// each would cost more than the bytes.
+    /// Small runs that are adjacent in the new file are collected in the buffer, to save system calls.
     fn copy(&mut self, job: &Job, runs: &[Run]) -> Result<()> {
         let mut start = 0;
         self.buffer.clear();
@@ -196,7 +195,7 @@ impl Copier {
         while run.len > 0 && self.in_kernel {
             match in_kernel(job, run)? {
                 Some(count) => run = Run { from: run.from + count, to: run.to + count, len: run.len - count },
-                // Not between these two files: the same answer would come again.
+                // Not supported between these two files.
                 None => self.in_kernel = false,
             }
         }
@@ -211,7 +210,7 @@ impl Copier {
     }
 }
 
-/// Copies within the kernel, as far as it goes in one call; `None` where it cannot.
+/// Copies within the kernel, as much as one call does; `None` if it cannot.
 #[cfg(target_os = "linux")]
 fn in_kernel(job: &Job, run: Run) -> Result<Option<u64>> {
     use rustix::io::Errno;
@@ -219,11 +218,11 @@ fn in_kernel(job: &Job, run: Run) -> Result<Option<u64>> {
     let len = usize::try_from(run.len).unwrap_or(usize::MAX);
     let copy = || rustix::fs::copy_file_range(job.source, Some(&mut from), job.target, Some(&mut to), len);
     match rustix::io::retry_on_intr(copy) {
-        // The end of the source, or a file system that would rather not say that it cannot: reading tells.
+        // The end of the source, or a file system that reports a failure in this way. Reading shows which.
         Ok(0) => Ok(None),
         Ok(count) => Ok(Some(count as u64)),
         Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::BADF) => Ok(None),
-        // A full disk is the target's; another failure may be of either file.
+        // A full disk concerns the target; other failures may concern either file.
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
             Err(Error::io("write", &error.into()).at(job.target_path))
         }
@@ -257,7 +256,7 @@ impl Comparer {
             if self.ours != self.theirs {
                 let differs = self.ours.iter().zip(&self.theirs).position(|(a, b)| a != b).unwrap_or(0) as u64;
                 let message = format!(
-                    "{}: what was written differs from the source at its byte {}",
+                    "{}: the written data differs from the source at byte {} of the source",
                     (job.tensor_at)(run.to + differs),
                     run.from + differs
                 );
@@ -314,10 +313,13 @@ mod tests {
         target.read_exact_at(&mut back, 0).unwrap();
         assert_eq!(back[7..299_997], bytes[..299_990]);
         assert_eq!(back[300_001..], bytes[299_996..]);
-        // The control: what is compared is what is there, not what was copied.
+        // The control: the comparison reads what is in the files, not what was copied.
         let other = [run(1, 7, 299_990)];
         job.compare = &other;
         let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();
-        assert_eq!(error.to_string(), "target: tensor at 7: what was written differs from the source at its byte 1");
+        assert_eq!(
+            error.to_string(),
+            "target: tensor at 7: the written data differs from the source at byte 1 of the source"
+        );
     }
 }

@@ -1,57 +1,57 @@
-//! Leaves the page cache as it was found: what a long copy read and wrote is given up as it goes, so that a bundle of
-//! 95 GB does not push everything else out of memory.
+//! Drops the pages that a long copy read and wrote from the page cache, so that copying a large bundle does not evict
+//! everything else.
 
 use std::fs::File;
 
 use super::run::Run;
 use crate::error::{Error, Result};
 
-/// Smaller files are left in the cache, as by any copy: they take little, and are often used next.
-const POLITE_FROM: u64 = 256 << 20;
-/// Files that take a larger part of memory are given up while they are copied, others when they are done: waiting for
-/// the disk as one goes costs time that only the large ones are worth.
+/// Smaller files stay in the cache: they take little memory, and are often used next.
+const DROP_FROM: u64 = 256 << 20;
+/// Files that are larger than this fraction of memory are dropped while they are copied, others at the end: waiting for
+/// the disk during the copy takes time.
 const PART_OF_MEMORY: u64 = 16;
-/// One look at whether the source is in memory for as many bytes.
+/// Size of a region in bytes. One page of each region is checked for whether the source is in memory.
 const REGION: u64 = 16 << 20;
-/// Windows that may be on their way to the disk at once.
+/// Number of windows that may be in writeback at once.
 const BEHIND: usize = 8;
-/// A piece of the source that is worth a call of its own.
+/// Smaller pieces of the source are not dropped one by one.
 const WORTH: u64 = 256 << 10;
 
 pub(super) struct PageCache<'a> {
     source: &'a File,
-    /// Whether each region of the source was in memory beforehand: then somebody uses it, and it stays. Empty where
-    /// nothing is to be given up at all.
+    /// Whether each region of the source was in memory before. Such a region is in use, and stays. Empty if nothing is
+    /// to be dropped.
     was_cached: Vec<bool>,
-    /// Whether to give up while copying already.
-    as_it_goes: bool,
-    /// What was written, the latest last: start and end.
+    /// Whether to drop pages during the copy.
+    during_copy: bool,
+    /// Start and end of the ranges that were written, the latest last.
     written: std::collections::VecDeque<(u64, u64)>,
-    /// Whether to wait for the disk, which is what keeps dirty pages few.
+    /// Whether to wait for the disk, which limits the number of dirty pages.
     wait: bool,
 }
 
 impl<'a> PageCache<'a> {
-    /// For a source of that many bytes. `wait` is whether the disk is waited for anyway.
+    /// For a source of `size` bytes. `wait` is whether the caller waits for the disk.
     pub(super) fn new(source: &'a File, size: u64, wait: bool) -> PageCache<'a> {
         let mut was_cached = Vec::new();
-        if size >= POLITE_FROM {
-            // The middle: reading ahead has not been there yet.
+        if size >= DROP_FROM {
+            // The middle, which read-ahead has not reached yet.
             let middle = |at: u64| (at * REGION + REGION / 2).min(size - 1);
             was_cached.extend((0..size.div_ceil(REGION)).map(|at| is_cached(source, middle(at))));
         }
-        let as_it_goes = size >= POLITE_FROM && size > memory() / PART_OF_MEMORY;
-        PageCache { source, was_cached, as_it_goes, written: Default::default(), wait }
+        let during_copy = size >= DROP_FROM && size > memory() / PART_OF_MEMORY;
+        PageCache { source, was_cached, during_copy, written: Default::default(), wait }
     }
 
-    /// Those runs are done: their bytes are not needed any more.
+    /// Call this when runs are done and their bytes are no longer needed.
     pub(super) fn finished(&mut self, target: &File, runs: &[Run]) -> Result<()> {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
-        if !self.as_it_goes {
+        if !self.during_copy {
             return Ok(());
         }
         for run in runs.iter().filter(|run| run.len >= WORTH && !self.keep(run.from)) {
-            give_up(self.source, run.from, run.len);
+            drop_pages(self.source, run.from, run.len);
         }
         let (start, end) = (first.to, last.to + last.len);
         write_back(target, start, end - start, false)?;
@@ -62,23 +62,23 @@ impl<'a> PageCache<'a> {
             if self.wait {
                 write_back(target, start, end - start, true)?;
             }
-            // Pages that are still dirty stay.
-            give_up(target, start, end - start);
+            // Dirty pages stay.
+            drop_pages(target, start, end - start);
         }
         Ok(())
     }
 
-    /// Gives up the rest. The new file is on the disk, if that is waited for.
+    /// Drops the rest. With `wait`, the new file must be on the disk.
     pub(super) fn done(&self, target: &File) {
         if self.was_cached.is_empty() {
             return;
         }
         for (at, _) in self.was_cached.iter().enumerate().filter(|(_, cached)| !**cached) {
-            give_up(self.source, at as u64 * REGION, REGION);
+            drop_pages(self.source, at as u64 * REGION, REGION);
         }
-        // Of dirty pages the advice would start the writing that nobody wants to wait for.
-        if self.wait || self.as_it_goes {
-            give_up(target, 0, u64::MAX);
+        // The advice would start writeback of dirty pages.
+        if self.wait || self.during_copy {
+            drop_pages(target, 0, u64::MAX);
         }
     }
 
@@ -87,15 +87,15 @@ impl<'a> PageCache<'a> {
     }
 }
 
-/// Drops clean pages; those that somebody has mapped stay. `u64::MAX` is the whole file.
+/// Drops clean pages; pages that are mapped stay. A length of `u64::MAX` is the entire file.
 #[cfg(target_os = "linux")]
-fn give_up(file: &File, start: u64, len: u64) {
+fn drop_pages(file: &File, start: u64, len: u64) {
     let len = std::num::NonZeroU64::new(len).filter(|len| len.get() != u64::MAX);
-    // Only advice: what does not work is not done.
+    // It is only advice: errors are ignored.
     let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
 }
 
-/// Sends dirty pages on their way to the disk, and if asked waits until they are there.
+/// Starts writeback of dirty pages and, with `wait`, waits for it.
 #[cfg(target_os = "linux")]
 fn write_back(file: &File, start: u64, len: u64, wait: bool) -> Result<()> {
     use std::os::fd::AsRawFd;
@@ -110,13 +110,13 @@ fn write_back(file: &File, start: u64, len: u64, wait: bool) -> Result<()> {
     }
     let error = std::io::Error::last_os_error();
     match error.raw_os_error() {
-        // A failed write is told once: the fsync before the rename would not hear of it again.
+        // A write error is reported only once: the fsync before the rename would not report it again.
         Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(Error::io("write back", &error)),
         _ => Ok(()),
     }
 }
 
-/// Bytes of memory that the system has.
+/// Size of the system's memory in bytes.
 #[cfg(target_os = "linux")]
 fn memory() -> u64 {
     let found = rustix::system::sysinfo();
@@ -131,7 +131,7 @@ fn is_cached(file: &File, at: u64) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn give_up(_file: &File, _start: u64, _len: u64) {}
+fn drop_pages(_file: &File, _start: u64, _len: u64) {}
 
 #[cfg(not(target_os = "linux"))]
 fn write_back(_file: &File, _start: u64, _len: u64, _wait: bool) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Ranges of bytes that are copied from one file to another.
 
-/// A range of bytes, and where it goes.
+/// A range of bytes: its offset in either file, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub from: u64,
@@ -8,7 +8,7 @@ pub(super) struct Run {
     pub len: u64,
 }
 
-/// Runs of which those that are adjacent in both files are joined.
+/// The runs, with those joined that are adjacent in both files.
 pub(super) fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();
     runs.for_each(|run| push(&mut out, run));
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_on_both_sides_become_one() {
+    fn runs_that_are_adjacent_in_both_files_are_joined() {
         let runs = [run(0, 100, 10), run(10, 110, 5), run(15, 120, 5), run(99, 125, 0), run(30, 125, 5)];
         assert_eq!(merged(runs.into_iter()), [run(0, 100, 15), run(15, 120, 5), run(30, 125, 5)]);
     }
