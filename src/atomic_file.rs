@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use tempfile::TempPath;
 
 use crate::error::{Error, Result, Status};
@@ -201,7 +201,7 @@ fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     if !Path::new("/proc/self/fd").exists() {
         return None;
     }
-    let flags = libc::O_TMPFILE;
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
     File::options().read(true).write(true).mode(mode).custom_flags(flags).open(directory).ok()
 }
 
@@ -239,7 +239,7 @@ pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
     let synced = File::open(directory).and_then(|opened| opened.sync_all());
     match synced {
         // Some file systems cannot sync a directory and return EINVAL.
-        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+        Err(error) if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => {
             Err(Error::io("the file is in place, but its directory could not be synced", &error))
         }
         _ => Ok(()),

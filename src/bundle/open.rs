@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::contents::{Contents, Finding};
 use super::index::{Index, without_nul};
 use super::listing::{Listing, list};
@@ -267,7 +269,7 @@ impl Files {
         }
         let set = listing.main_set().map_err(|error| error.at(directory))?;
         if let Some((name, _)) = set.missing() {
-            return Err(missing(&name, libc::ENOENT).at(directory));
+            return Err(missing(&name, Errno::NOENT.raw_os_error()).at(directory));
         }
         let shards = set.files.iter().map(PathBuf::from).collect();
         Ok(Files { directory: directory.to_owned(), index: None, shards })
@@ -318,7 +320,7 @@ impl Files {
 
 /// Whether opening failed because nothing is at the path.
 fn is_missing(path: &Path, os_error: i32) -> bool {
-    matches!(os_error, libc::ENOENT | libc::ENOTDIR) && fs::metadata(path).is_err()
+    [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&os_error) && fs::metadata(path).is_err()
 }
 
 fn missing(shard: &str, os_error: i32) -> Error {
