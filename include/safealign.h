@@ -1921,8 +1921,8 @@ sa_status sa_view_advise(const struct sa_view *view, int32_t advice, struct sa_e
  * list are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed
  * wherever they lead, as in a download cache.
  *
- * A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as
- * `fp16`. Without an index it stands for its one set of model files. Files that start with `._` or end with
+ * For a directory, its only index is opened or, if it has several, the one without a variant such as `fp16`. Without
+ * an index, its one set of model files is opened. Files that start with `._` or end with
  * `.incomplete` are ignored.
  *
  * @param path     A directory, an index or a model file; NUL-terminated, in the system's encoding.

@@ -18,6 +18,8 @@ dump_of() {
     "$PYTHON" scripts/abi_stub.py "$1" "$out/$2.so"
     abidw --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --no-architecture \
         --out-file "$out/$2.abi" "$out/$2.so"
+    # The path of this machine.
+    sed -i.bak "s|path='$out/|path='|" "$out/$2.abi"
 }
 
 # is_compatible DUMP: whether it differs from the dump in abi/ by additions only.
@@ -25,7 +27,7 @@ is_compatible() {
     abidiff --no-added-syms --suppressions abi/suppressions.ini "$dump" "$1" >"$out/abidiff.txt" 2>&1
 }
 
-# broken NAME SED-SCRIPT: makes a header that is changed in that way.
+# changed NAME SED-SCRIPT: makes the dump of a header that is changed in that way.
 changed() {
     sed -E "$2" include/safealign.h >"$out/$1.h"
     if cmp -s include/safealign.h "$out/$1.h"; then

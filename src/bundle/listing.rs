@@ -89,7 +89,7 @@ impl Listing {
         sets
     }
 
-    /// The index of the bundle that the directory stands for: the only one, or the one without a variant. `None` if
+    /// The index that is opened for the directory: the only one, or the one without a variant. `None` if
     /// there is no index.
     ///
     /// Fails if there are several and none of them is that of all others' base ([`Status::InvalidArgument`]).
@@ -113,7 +113,7 @@ impl Listing {
         }
     }
 
-    /// The set of the bundle that a directory without an index stands for.
+    /// The set that is opened for a directory without an index.
     ///
     /// Fails if there is no model file ([`Status::NotFound`]), and if there are several sets
     /// ([`Status::InvalidArgument`]).

@@ -48,9 +48,9 @@ impl Bundle {
     /// entry is a path below the directory of the index. Symbolic links are followed wherever they lead, as in a
     /// download cache.
     ///
-    /// A directory stands for the bundle of its only index; of several, for that of the one without a variant. Without
-    /// an index it stands for the one set of model files that it contains. Names that start with `._` or end with
-    /// `.incomplete` are ignored.
+    /// For a directory, its only index is opened or, if it has several, the one without a variant such as `fp16`.
+    /// Without an index, its one set of model files is opened. Names that start with `._` or end with `.incomplete` are
+    /// ignored.
     ///
     /// `options` apply to each shard.
     ///

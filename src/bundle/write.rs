@@ -541,7 +541,7 @@ mod tests {
         }
     }
 
-    /// A process that is killed undoes nothing: a panic at a step stands for it.
+    /// A process that is killed undoes nothing: a panic at a step simulates it.
     #[test]
     fn a_reader_never_sees_a_mixture_wherever_the_process_is_killed() {
         for (old, new) in [(5, 5), (5, 9), (9, 5), (5, 2), (2, 5)] {
