@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const unsigned char CANARY = 0xa5;
@@ -170,6 +171,41 @@ static sa_status cache_with(const sa_aligned_cache_options *options, sa_aligned_
     return status;
 }
 
+static sa_status write_sharded(const sa_sharded_options *options, sa_sharded_report *report) {
+    const sa_tensor one = tensor();
+    sa_sharded_options replace;
+    if (options == NULL || options->replace == 0) {
+        SA_INIT(&replace);
+        if (options != NULL) {
+            memcpy(&replace, options, sizeof replace);
+        }
+        replace.replace = 1;
+        options = &replace;
+    }
+    return sa_write_sharded("bundle", "model", 5, 1000, &one, 1, NULL, 0, options, report, &error);
+}
+
+static sa_status bundle_with(const sa_open_options *options, sa_tensor_info *info, sa_stats *stats, sa_view *view) {
+    sa_bundle *bundle = NULL;
+    sa_status status = sa_bundle_open("bundle", options, &bundle, &error);
+    if (status == SA_OK && info != NULL) {
+        status = sa_bundle_at(bundle, 0, info, NULL, &error);
+        CHECK(info->nbytes == 4);
+    }
+    if (status == SA_OK && stats != NULL) {
+        status = sa_bundle_stats(bundle, stats, &error);
+        CHECK(stats->tensors == 1);
+    }
+    if (status == SA_OK && view != NULL) {
+        status = sa_bundle_map(bundle, "t", 1, view, &error);
+        sa_view_release(view->owner);
+        status = status == SA_OK ? sa_bundle_map_at(bundle, 0, view, &error) : status;
+        sa_view_release(view->owner);
+    }
+    sa_bundle_free(bundle);
+    return status;
+}
+
 int main(int argc, char **argv) {
     const sa_tensor one = tensor();
     if (argc != 3 || chdir(argv[1]) != 0) {
@@ -197,5 +233,12 @@ int main(int argc, char **argv) {
     WITH(sa_aligned_cache_report, v, cache_with(NULL, v));
     WITH_OPTIONS(sa_overlay_options, v, sa_overlay_bundle("cache", "overlay", v, NULL, &error));
     WITH(sa_overlay_report, v, sa_overlay_bundle("cache", "overlay", NULL, v, &error));
+    CHECK(mkdir("bundle", 0700) == 0);
+    WITH_OPTIONS(sa_sharded_options, v, write_sharded(v, NULL));
+    WITH(sa_sharded_report, v, write_sharded(NULL, v));
+    WITH_OPTIONS(sa_open_options, v, bundle_with(v, NULL, NULL, NULL));
+    WITH(sa_tensor_info, v, bundle_with(NULL, v, NULL, NULL));
+    WITH(sa_stats, v, bundle_with(NULL, NULL, v, NULL));
+    WITH(sa_view, v, bundle_with(NULL, NULL, NULL, v));
     return check_report();
 }

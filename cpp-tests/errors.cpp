@@ -310,6 +310,80 @@ void null_arguments() {
         sa_aligned_cache_free(nullptr);
         CHECK(!std::filesystem::exists("null"));
     }
+    // bundle
+    {
+        Untouched<sa_bundle*> out;
+        CHECK_NULL(sa_bundle_open(nullptr, nullptr, out.get(), &error), "path");
+        CHECK_NULL(sa_bundle_open(path, nullptr, nullptr, &error), "bundle");
+        CHECK_ERROR(sa_bundle_open("missing", nullptr, out.get(), &error), SA_ERR_IO, "missing");
+        CHECK(sa_bundle_len(nullptr) == 0 && sa_bundle_metadata_len(nullptr) == 0 && sa_bundle_shard_len(nullptr) == 0);
+        CHECK(sa_bundle_shard(nullptr, 0) == nullptr);
+        sa_bundle_free(nullptr);
+        sa_bundle* bundle = nullptr;
+        CHECK(sa_bundle_open(path, nullptr, &bundle, &error) == SA_OK && sa_bundle_len(bundle) == 1);
+        CHECK(sa_bundle_shard_len(bundle) == 1 && sa_file_len(sa_bundle_shard(bundle, 0)) == 1);
+        CHECK(sa_bundle_shard(bundle, 1) == nullptr && sa_bundle_shard(bundle, SIZE_MAX) == nullptr);
+        Untouched<sa_tensor_info> info;
+        Untouched<std::size_t> index;
+        Untouched<sa_metadata> metadata;
+        Untouched<sa_stats> stats;
+        Untouched<sa_view> view;
+        Untouched<std::int32_t> current;
+        CHECK_NULL(sa_bundle_at(nullptr, 0, info.get(), nullptr, &error), "bundle");
+        CHECK_NULL(sa_bundle_at(bundle, 0, nullptr, nullptr, &error), "info");
+        CHECK_ERROR(sa_bundle_at(bundle, 1, info.get(), index.get(), &error), SA_ERR_NOT_FOUND, path, "1");
+        CHECK_NULL(sa_bundle_find(nullptr, "t", 1, index.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_find(bundle, nullptr, 1, index.get(), &error), "name");
+        CHECK_NULL(sa_bundle_find(bundle, "t", 1, nullptr, &error), "index");
+        CHECK_ERROR(sa_bundle_find(bundle, "u", 1, index.get(), &error), SA_ERR_NOT_FOUND, path, "`u`");
+        CHECK_NULL(sa_bundle_map(nullptr, "t", 1, view.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_map(bundle, nullptr, 1, view.get(), &error), "name");
+        CHECK_NULL(sa_bundle_map(bundle, "t", 1, nullptr, &error), "view");
+        CHECK_ERROR(sa_bundle_map(bundle, "u", 1, view.get(), &error), SA_ERR_NOT_FOUND, path, "`u`");
+        CHECK_NULL(sa_bundle_map_at(nullptr, 0, view.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_map_at(bundle, 0, nullptr, &error), "view");
+        CHECK_ERROR(sa_bundle_map_at(bundle, 1, view.get(), &error), SA_ERR_NOT_FOUND, path);
+        CHECK_NULL(sa_bundle_metadata_at(nullptr, 0, metadata.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_metadata_at(bundle, 0, nullptr, &error), "entry");
+        CHECK_ERROR(sa_bundle_metadata_at(bundle, 0, metadata.get(), &error), SA_ERR_NOT_FOUND, "metadata");
+        CHECK_NULL(sa_bundle_stats(nullptr, stats.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_stats(bundle, nullptr, &error), "stats");
+        CHECK_NULL(sa_bundle_is_current(nullptr, current.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_is_current(bundle, nullptr, &error), "is_current");
+        Untouched<sa_bundle_slot*> no_slot;
+        CHECK_NULL(sa_bundle_slot_new(nullptr, no_slot.get(), &error), "bundle");
+        CHECK_NULL(sa_bundle_slot_new(bundle, nullptr, &error), "slot");
+        sa_bundle_slot* slot = nullptr;
+        CHECK(sa_bundle_slot_new(bundle, &slot, &error) == SA_OK);
+        CHECK_NULL(sa_bundle_slot_get(nullptr, out.get(), &error), "slot");
+        CHECK_NULL(sa_bundle_slot_get(slot, nullptr, &error), "bundle");
+        CHECK_NULL(sa_bundle_slot_set(nullptr, bundle, &error), "slot");
+        CHECK_NULL(sa_bundle_slot_set(slot, nullptr, &error), "bundle");
+        sa_bundle_free(bundle);
+        sa_bundle_slot_free(slot);
+        sa_bundle_slot_free(nullptr);
+        Untouched<sa_sharded_report> report;
+        const auto sharded = [&](const char* directory, const char* prefix, std::uint64_t most,
+                                 const sa_sharded_options* options) {
+            return sa_write_sharded(directory, prefix, SA_NUL_TERMINATED, most, &one, 1, nullptr, 0, options,
+                                    report.get(), &error);
+        };
+        CHECK_NULL(sharded(nullptr, "model", 9, nullptr), "directory");
+        CHECK_NULL(sharded(".", nullptr, 9, nullptr), "prefix");
+        CHECK_NULL(sa_write_sharded(".", "m", 1, 9, nullptr, 1, nullptr, 0, nullptr, report.get(), &error), "tensors");
+        CHECK_NULL(sa_write_sharded(".", "m", 1, 9, &one, 1, nullptr, 1, nullptr, report.get(), &error), "metadata");
+        CHECK_ERROR(sharded(".", "model", 0, nullptr), SA_ERR_INVALID_ARGUMENT, "0 bytes");
+        CHECK_ERROR(sharded(".", "a/b", 9, nullptr), SA_ERR_INVALID_ARGUMENT, "prefix", "a/b");
+        CHECK_ERROR(sharded(".", ".hidden", 9, nullptr), SA_ERR_INVALID_ARGUMENT, "prefix");
+        CHECK_ERROR(sharded("missing", "model", 9, nullptr), SA_ERR_IO, "missing");
+        sa_sharded_options options;
+        SA_INIT(&options);
+        options.reserved = 1;
+        CHECK_ERROR(sharded(".", "model", 9, &options), SA_ERR_INVALID_ARGUMENT, "options.reserved");
+        SA_INIT(&options);
+        options.layout = 2;
+        CHECK_ERROR(sharded(".", "model", 9, &options), SA_ERR_INVALID_ARGUMENT, "options.layout");
+    }
     // overlay
     {
         Untouched<sa_overlay_report> report;
@@ -649,6 +723,13 @@ void struct_sizes() {
     BAD_SIZES(sa_repair_report, false, sa_repair_in_place(path, nullptr, value, &error));
     BAD_SIZES(sa_aligned_cache_options, true, cache_with(value, nullptr));
     BAD_SIZES(sa_aligned_cache_report, false, cache_with(nullptr, value));
+    std::filesystem::create_directories("bundle");
+    const auto sharded = [&](const sa_sharded_options* options, sa_sharded_report* report) {
+        std::filesystem::remove("bundle/model.safetensors");
+        return sa_write_sharded("bundle", "model", 5, 9, &one, 1, nullptr, 0, options, report, &error);
+    };
+    BAD_SIZES(sa_sharded_options, true, sharded(value, nullptr));
+    BAD_SIZES(sa_sharded_report, false, sharded(nullptr, value));
     BAD_SIZES(sa_overlay_options, true, sa_overlay_bundle("empty", "overlaid", value, nullptr, &error));
     BAD_SIZES(sa_overlay_report, false, sa_overlay_bundle("empty", "overlaid", nullptr, value, &error));
 

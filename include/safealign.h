@@ -220,14 +220,14 @@ enum {
   /**
    * No gaps, so every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
    * their size in bytes (at most the alignment), largest first; empty tensors come before all others. Every tensor
-   * then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a multiple
-   * of the alignment starts at a multiple of the alignment.
+   * then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a
+   * multiple of the alignment starts at a multiple of the alignment.
    */
   SA_LAYOUT_COMPACT = 0,
   /**
    * The caller's order, with every tensor at a multiple of the alignment and zero bytes in the gaps (at most
-   * alignment - 1 bytes for each tensor). MLX and its forks open such a file; the reference reader (the `safetensors`
-   * package) rejects it.
+   * alignment - 1 bytes for each tensor). MLX and its forks open such a file; the reference reader (the
+   * `safetensors` package) rejects it.
    */
   SA_LAYOUT_PADDED = 1,
 };
@@ -292,8 +292,8 @@ typedef int32_t sa_map_mode;
 #endif // __cplusplus
 
 /**
- * How a misaligned tensor is mapped: a tensor that is not empty and whose address is not a multiple of its dtype width.
- * The other way to handle misaligned tensors is an aligned cache; see `sa_open_options.aligned_cache`.
+ * How a misaligned tensor is mapped: a tensor that is not empty and whose address is not a multiple of its dtype
+ * width. The other way to handle misaligned tensors is an aligned cache; see `sa_open_options.aligned_cache`.
  */
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
 enum sa_unaligned : int32_t {
@@ -301,8 +301,8 @@ enum sa_unaligned : int32_t {
 enum {
 #endif
   /**
-   * As an aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that exist
-   * at the same time, freed with the last, and counted in `sa_stats`.
+   * As an aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that
+   * exist at the same time, freed with the last, and counted in `sa_stats`.
    */
   SA_UNALIGNED_COPY = 0,
   /**
@@ -426,8 +426,8 @@ enum {
    */
   SA_ADVICE_WILL_NEED = 0,
   /**
-   * The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds the
-   * only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
+   * The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds
+   * the only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
    */
   SA_ADVICE_DO_NOT_NEED = 1,
   /**
@@ -479,20 +479,20 @@ typedef int32_t sa_repair_action;
 /**
  * An aligned cache file that is up to date.
  *
- * Freed by `sa_aligned_cache_free`, which leaves the file where it is. Immutable, and safe to use from several threads at
- * once.
+ * Freed by `sa_aligned_cache_free`, which leaves the file where it is. Immutable, and safe to use from several threads
+ * at once.
  */
 typedef struct sa_aligned_cache sa_aligned_cache;
 
 /**
  * An open bundle: the tensors of several files as if they were in one.
  *
- * A bundle is a model file, the shards of one model, or an index (`model.safetensors.index.json`) with its shards, as the
- * Hugging Face libraries name them. Tensors are indexed in the order of the shards, which are sorted by file name, and
- * within a shard in the order of their data.
+ * A bundle is a model file, the shards of one model, or an index (`model.safetensors.index.json`) with its shards, as
+ * the Hugging Face libraries name them. Tensors are indexed in the order of the shards, which are sorted by file name,
+ * and within a shard in the order of their data.
  *
- * Reference-counted: `sa_bundle_free` releases the reference that a call returned. Immutable, and safe to use from several
- * threads at once. Views keep the mapping of their shard alive on their own.
+ * Reference-counted: `sa_bundle_free` releases the reference that a call returned. Immutable, and safe to use from
+ * several threads at once. Views keep the mapping of their shard alive on their own.
  */
 typedef struct sa_bundle sa_bundle;
 
@@ -500,8 +500,8 @@ typedef struct sa_bundle sa_bundle;
  * A place that holds a bundle, for programs that reload a model while other threads use it: one thread opens the new
  * bundle and sets it; every other thread gets a reference before it uses the bundle, and releases it afterwards.
  *
- * Freed by `sa_bundle_slot_free`. `sa_bundle_slot_get` and `sa_bundle_slot_set` are safe to call from several threads at
- * once.
+ * Freed by `sa_bundle_slot_free`. `sa_bundle_slot_get` and `sa_bundle_slot_set` are safe to call from several threads
+ * at once.
  */
 typedef struct sa_bundle_slot sa_bundle_slot;
 
@@ -513,8 +513,8 @@ typedef struct sa_bundle_slot sa_bundle_slot;
 typedef struct sa_file sa_file;
 
 /**
- * A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For programs
- * that write a file through their own stream.
+ * A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For
+ * programs that write a file through their own stream.
  *
  * Freed by `sa_plan_free`. Immutable, and safe to use from several threads at once.
  */
@@ -536,8 +536,8 @@ typedef struct sa_scan sa_scan;
 typedef struct sa_writer sa_writer;
 
 /**
- * Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status` is
- * `SA_OK` and the message is empty. The struct never grows.
+ * Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status`
+ * is `SA_OK` and the message is empty. The struct never grows.
  */
 typedef struct sa_error {
   /**
@@ -757,7 +757,8 @@ typedef struct sa_open_options {
    */
   int32_t unaligned;
   /**
-   * If non-zero, reject everything that the reference reader rejects: gaps, trailing bytes, a header padded with NUL.
+   * If non-zero, reject everything that the reference reader rejects: gaps, trailing bytes, a header padded with
+   * NUL.
    */
   int32_t strict;
   /**
@@ -888,9 +889,9 @@ typedef struct sa_stats {
 /**
  * The bytes of a tensor. Initialise with `SA_INIT` before the call that fills it.
  *
- * A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each view
- * that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be released on
- * any thread, and read by several threads at once.
+ * A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each
+ * view that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be
+ * released on any thread, and read by several threads at once.
  */
 typedef struct sa_view {
   /**
@@ -898,8 +899,8 @@ typedef struct sa_view {
    */
   size_t struct_size;
   /**
-   * `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the file
-   * was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
+   * `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the
+   * file was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
    */
   const void *data;
   /**
@@ -1013,8 +1014,8 @@ typedef struct sa_scan_options {
    */
   size_t struct_size;
   /**
-   * The alignment for `tensors_below_alignment`, in bytes: a power of two from 8 to 2097152. 0 for the default of 64.
-   * Which tensors are misaligned does not depend on it.
+   * The alignment for `tensors_below_alignment`, in bytes: a power of two from 8 to 2097152. 0 for the default of
+   * 64. Which tensors are misaligned does not depend on it.
    */
   uint64_t alignment;
 } sa_scan_options;
@@ -1093,8 +1094,8 @@ typedef struct sa_scan_report {
    */
   const char *nonconforming;
   /**
-   * The same as a code: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"` or `"SIZE_OVERFLOW"`;
-   * null if it would open the file.
+   * The same as a code: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"` or
+   * `"SIZE_OVERFLOW"`; null if it would open the file.
    */
   const char *nonconforming_reason;
 } sa_scan_report;
@@ -1162,8 +1163,8 @@ typedef struct sa_repair_options {
    */
   int32_t durability;
   /**
-   * If non-zero, do not verify the new file. By default every tensor is read back and compared with the source before
-   * the new file is put in place.
+   * If non-zero, do not verify the new file. By default every tensor is read back and compared with the source
+   * before the new file is put in place.
    */
   int32_t skip_verify;
   /**
@@ -1312,8 +1313,8 @@ typedef struct sa_aligned_cache_report {
 } sa_aligned_cache_report;
 
 /**
- * Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
- * before the call returns. It must not throw or `longjmp`.
+ * Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the
+ * call, before the call returns. It must not throw or `longjmp`.
  *
  * @param context  The `warning_context` of the options.
  * @param path     The file, NUL-terminated, in the system's encoding; valid during the call.
@@ -1346,8 +1347,8 @@ typedef struct sa_overlay_options {
    */
   int32_t skip_verify;
   /**
-   * If non-zero, drop the bytes after the last tensor. By default a misaligned file that has such bytes is linked as it
-   * is, with a warning.
+   * If non-zero, drop the bytes after the last tensor. By default a misaligned file that has such bytes is linked as
+   * it is, with a warning.
    */
   int32_t drop_trailing;
   /**
@@ -1426,8 +1427,8 @@ const char *sa_version_string(void);
 const char *sa_status_name(int32_t status);
 
 /**
- * The name of a dtype as it is written in a file, such as `"BF16"`; `"unknown"` for any other value. Never null; not to
- * be freed.
+ * The name of a dtype as it is written in a file, such as `"BF16"`; `"unknown"` for any other value. Never null; not
+ * to be freed.
  */
 const char *sa_dtype_name(int32_t dtype);
 
@@ -1451,9 +1452,9 @@ uint32_t sa_dtype_bits(int32_t dtype);
 /**
  * Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
  *
- * The file at `path` is replaced atomically: whatever fails, it is the old file or the new one, complete. A file may be
- * replaced while it is mapped. A symbolic link at `path` is replaced, not followed. The mode of a replaced file is kept;
- * a new file follows the umask.
+ * The file at `path` is replaced atomically: whatever fails, it is the old file or the new one, complete. A file may
+ * be replaced while it is mapped. A symbolic link at `path` is replaced, not followed. The mode of a replaced file is
+ * kept; a new file follows the umask.
  *
  * The data is written from the caller's buffers without a copy, except for a durable file of 512 MiB or more on Linux:
  * that is written past the page cache, through two staging buffers of 8 MiB.
@@ -1466,8 +1467,8 @@ uint32_t sa_dtype_bits(int32_t dtype);
  * @param options     Null for the defaults.
  * @param report      Null, or receives the report.
  * @param error       Null, or receives the error.
- * @return `SA_ERR_INVALID_ARGUMENT` also for a duplicate or reserved name and for a size that does not match the shape;
- *         `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more; `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
+ * @return `SA_ERR_INVALID_ARGUMENT` also for a duplicate or reserved name and for a size that does not match the
+ *         shape; `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more; `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
  *         `SA_ERR_CANCELLED`.
  */
 sa_status sa_write_aligned(const char *path,
@@ -1515,8 +1516,8 @@ sa_status sa_plan_header(const struct sa_plan *plan, const uint8_t **bytes, size
 size_t sa_plan_len(const struct sa_plan *plan);
 
 /**
- * The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors follow
- * the header and each other without a seek.
+ * The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors
+ * follow the header and each other without a seek.
  *
  * @param plan       The plan.
  * @param position   From 0 to `sa_plan_len` - 1.
@@ -1653,8 +1654,8 @@ sa_status sa_writer_first_missing(const struct sa_writer *writer,
 /**
  * Puts the file in place of the one at the path. The writer still has to be freed with `sa_writer_free`.
  *
- * If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written and
- * the call repeated. After any other result the writer can only be freed.
+ * If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written
+ * and the call repeated. After any other result the writer can only be freed.
  *
  * @param writer  The writer.
  * @param report  Null, or receives the report.
@@ -1710,10 +1711,11 @@ sa_status sa_file_open_descriptor(int descriptor,
                                   struct sa_error *error);
 
 /**
- * Opens a model that is in memory, as `sa_file_open`. The library borrows the bytes: it neither copies nor writes them.
+ * Opens a model that is in memory, as `sa_file_open`. The library borrows the bytes: it neither copies nor writes
+ * them.
  *
- * Tensors whose address is misaligned count as misaligned: an address that is a multiple of 64 avoids copies of aligned
- * files.
+ * Tensors whose address is misaligned count as misaligned: an address that is a multiple of 64 avoids copies of
+ * aligned files.
  *
  * @param data             The file's bytes. They must not change until `release` is called.
  * @param nbytes           Their number.
@@ -1815,8 +1817,8 @@ sa_status sa_file_base(const struct sa_file *file,
 sa_status sa_file_stats(const struct sa_file *file, struct sa_stats *stats, struct sa_error *error);
 
 /**
- * The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory. Valid
- * until the file is freed.
+ * The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory.
+ * Valid until the file is freed.
  */
 const char *sa_file_path(const struct sa_file *file);
 
@@ -1832,23 +1834,21 @@ const char *sa_file_path(const struct sa_file *file);
  *                    file: do not close it, and read with `pread`.
  * @param offset      Receives the start of the model, in bytes from the start of that file.
  * @param error       Null, or receives the error.
- * @return `SA_ERR_CHANGED` if the path names another file by then; `SA_ERR_INVALID_ARGUMENT` for a file that was opened
- *         from memory; `SA_ERR_IO`.
+ * @return `SA_ERR_CHANGED` if the path names another file by then; `SA_ERR_INVALID_ARGUMENT` for a file that was
+ *         opened from memory; `SA_ERR_IO`.
  */
 sa_status sa_file_descriptor(const struct sa_file *file, int *descriptor, uint64_t *offset, struct sa_error *error);
 
 /**
- * Whether the path that a file was opened by still names this file, with the size and modification time that it had. For
- * programs that reload a model when it is replaced.
+ * Whether the path that a file was opened by still names this file, with the size and modification time that it had.
+ * For programs that reload a model when it is replaced.
  *
  * @param file        The file.
  * @param is_current  Receives 1, or 0 if another file was renamed over it, if it was modified, or if the path is gone.
  * @param error       Null, or receives the error.
  * @return `SA_ERR_INVALID_ARGUMENT` for a file that was opened without a path; `SA_ERR_IO`.
  */
-sa_status sa_file_is_current(const struct sa_file *file,
-                             int32_t *is_current,
-                             struct sa_error *error);
+sa_status sa_file_is_current(const struct sa_file *file, int32_t *is_current, struct sa_error *error);
 
 /**
  * Maps a tensor by its name: without a copy, if its offset allows it.
@@ -1894,8 +1894,8 @@ void sa_view_release(void *owner);
 void sa_view_retain(void *owner);
 
 /**
- * A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays as
- * it is. The caller synchronises writes with reads on other threads.
+ * A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays
+ * as it is. The caller synchronises writes with reads on other threads.
  *
  * @param view   A view that is not released yet.
  * @param data   Receives the address; the same as `data` of the view.
@@ -1917,23 +1917,23 @@ sa_status sa_view_advise(const struct sa_view *view, int32_t advice, struct sa_e
 /**
  * Opens and maps a bundle, and checks that its files belong together. Never writes anything.
  *
- * With an index, the index decides: model files that it does not list are not opened, and tensors that it does not list
- * are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed wherever
- * they lead, as in a download cache.
+ * With an index, the index decides: model files that it does not list are not opened, and tensors that it does not
+ * list are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed
+ * wherever they lead, as in a download cache.
  *
- * A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as `fp16`.
- * Without an index it stands for its one set of model files. Files that start with `._` or end with `.incomplete` are
- * ignored.
+ * A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as
+ * `fp16`. Without an index it stands for its one set of model files. Files that start with `._` or end with
+ * `.incomplete` are ignored.
  *
  * @param path     A directory, an index or a model file; NUL-terminated, in the system's encoding.
  * @param options  Null for the defaults. They apply to each shard.
  * @param bundle   Receives the bundle, to be freed with `sa_bundle_free`.
  * @param error    Null, or receives the error, which names the file at fault.
- * @return `SA_ERR_INVALID_ARGUMENT` for a directory with several bundles; the message lists them. `SA_ERR_NOT_FOUND` for a
- *         directory without model files. `SA_ERR_IO` with `os_error` ENOENT for a missing shard. `SA_ERR_FORMAT` for a
- *         tensor that is in two shards, a malformed index, an index entry whose shard lacks the tensor, and an entry
- *         outside the directory of the index, in which case nothing is opened. `SA_ERR_TOO_LARGE` for an index above
- *         100000000 bytes. `SA_ERR_CHANGED` if a file was replaced during the call. Otherwise as `sa_file_open`.
+ * @return `SA_ERR_INVALID_ARGUMENT` for a directory with several bundles; the message lists them. `SA_ERR_NOT_FOUND`
+ *         for a directory without model files. `SA_ERR_IO` with `os_error` ENOENT for a missing shard. `SA_ERR_FORMAT`
+ *         for a tensor that is in two shards, a malformed index, an index entry whose shard lacks the tensor, and an
+ *         entry outside the directory of the index, in which case nothing is opened. `SA_ERR_TOO_LARGE` for an index
+ *         above 100000000 bytes. `SA_ERR_CHANGED` if a file was replaced during the call. Otherwise as `sa_file_open`.
  */
 sa_status sa_bundle_open(const char *path,
                          const struct sa_open_options *options,
@@ -1955,7 +1955,8 @@ size_t sa_bundle_len(const struct sa_bundle *bundle);
  *
  * @param bundle  The bundle.
  * @param index   From 0 to `sa_bundle_len` - 1.
- * @param info    Receives the description. Its pointers are valid until the bundle and the views of the shard are gone.
+ * @param info    Receives the description. Its pointers are valid until the bundle and the views of the shard are
+ *                gone.
  * @param shard   Null, or receives the shard, for `sa_bundle_shard`.
  * @param error   Null, or receives the error.
  * @return `SA_ERR_NOT_FOUND` if the index is out of range.
@@ -2015,8 +2016,8 @@ sa_status sa_bundle_map_at(const struct sa_bundle *bundle, size_t index, struct 
 size_t sa_bundle_metadata_len(const struct sa_bundle *bundle);
 
 /**
- * A metadata entry. With an index these are the entries of its `metadata` object, such as `total_size`; values other than
- * strings are JSON. Without an index they are those of the first shard. See `sa_file_metadata_at` for each shard.
+ * A metadata entry. With an index these are the entries of its `metadata` object, such as `total_size`; values other
+ * than strings are JSON. Without an index they are those of the first shard. See `sa_file_metadata_at` for each shard.
  *
  * @param bundle  The bundle.
  * @param index   From 0 to `sa_bundle_metadata_len` - 1.
@@ -2030,16 +2031,14 @@ sa_status sa_bundle_metadata_at(const struct sa_bundle *bundle,
                                 struct sa_error *error);
 
 /**
- * The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that the
- * fewest readers accept.
+ * The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that
+ * the fewest readers accept.
  *
  * @param bundle  The bundle.
  * @param stats   Receives the counts.
  * @param error   Null, or receives the error.
  */
-sa_status sa_bundle_stats(const struct sa_bundle *bundle,
-                          struct sa_stats *stats,
-                          struct sa_error *error);
+sa_status sa_bundle_stats(const struct sa_bundle *bundle, struct sa_stats *stats, struct sa_error *error);
 
 /**
  * Number of shards; 0 for null.
@@ -2051,11 +2050,10 @@ size_t sa_bundle_shard_len(const struct sa_bundle *bundle);
  *
  * @param bundle  The bundle.
  * @param shard   From 0 to `sa_bundle_shard_len` - 1, in the order of the file names.
- * @return The file, valid until the bundle is freed; it belongs to the bundle. Null if the shard is out of range, and for
- *         null.
+ * @return The file, valid until the bundle is freed; it belongs to the bundle. Null if the shard is out of range, and
+ *         for null.
  */
-const struct sa_file *sa_bundle_shard(const struct sa_bundle *bundle,
-                                      size_t shard);
+const struct sa_file *sa_bundle_shard(const struct sa_bundle *bundle, size_t shard);
 
 /**
  * Whether every file of a bundle, and its index, is still the one that its path names; see `sa_file_is_current`.
@@ -2100,17 +2098,19 @@ sa_status sa_bundle_slot_set(const struct sa_bundle_slot *slot, const struct sa_
 void sa_bundle_slot_free(struct sa_bundle_slot *slot);
 
 /**
- * Writes a bundle: shards named `PREFIX-00001-of-00002.safetensors` and the index `PREFIX.safetensors.index.json`, as the
- * Hugging Face libraries name them. If one shard is enough, it is named `PREFIX.safetensors` and there is no index.
+ * Writes a bundle: shards named `PREFIX-00001-of-00002.safetensors` and the index `PREFIX.safetensors.index.json`, as
+ * the Hugging Face libraries name them. If one shard is enough, it is named `PREFIX.safetensors` and there is no
+ * index.
  *
- * The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the shard
- * above `max_shard_bytes`; a larger tensor gets a shard of its own. The same input gives the same bytes.
+ * The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the
+ * shard above `max_shard_bytes`; a larger tensor gets a shard of its own. The same input gives the same bytes.
  *
  * Space for all files is reserved first, and every file is complete before any name in the directory changes. Files of
- * the same prefix are refused unless `replace` is set. Then the old files are set aside, the index first, as hidden files;
- * the new shards get their names, and the index last; the old files are removed. A reader that opens the bundle in between
- * finds a missing file, not a mixture; `sa_bundle_open` returns an error then. Files that are open or mapped keep their
- * content. Concurrent calls for the same directory and prefix are not serialised.
+ * the same prefix are refused unless `replace` is set. Then the shards get their names, the index last, and stale
+ * files are removed. If no new shard has the name of an old one, the old bundle stays complete until the index is
+ * replaced, in one step. If names collide (as many shards as before), the old files are first set aside under hidden
+ * names: a reader finds a missing file in between, never a mixture. Files that are open or mapped keep their content.
+ * Concurrent calls for the same directory and prefix are not serialised.
  *
  * @param directory        An existing directory, NUL-terminated, in the system's encoding.
  * @param prefix           Such as `model`. Not empty, without a directory separator, and not starting with a dot.
@@ -2180,24 +2180,26 @@ sa_status sa_scan_dtype_at(const struct sa_scan *scan, size_t index, struct sa_s
 void sa_scan_free(struct sa_scan *scan);
 
 /**
- * Writes a repaired copy of a file, in which every tensor maps without a copy. The bytes of every tensor stay the same.
+ * Writes a repaired copy of a file, in which every tensor maps without a copy. The bytes of every tensor stay the
+ * same.
  *
  * Repaired are misaligned tensors, a header padded with NUL bytes, gaps (in the compact layout) and, with
- * `drop_trailing`, bytes after the last tensor. A file without any of these is copied byte for byte. Whatever fails, the
- * file at the destination is the old one or the new one, complete. Metadata and its order, mode and, where permitted,
- * owner are kept. Memory use does not grow with the data: it stays below 8 MiB plus five times the size of the header.
+ * `drop_trailing`, bytes after the last tensor. A file without any of these is copied byte for byte. Whatever fails,
+ * the file at the destination is the old one or the new one, complete. Metadata and its order, mode and, where
+ * permitted, owner are kept. Memory use does not grow with the data: it stays below 8 MiB plus five times the size of
+ * the header.
  *
  * @param source       NUL-terminated, in the system's encoding. A symbolic link is followed.
- * @param destination  Path of the repaired file, NUL-terminated, in the system's encoding. An existing file is replaced
- *                     unless it is read-only. The source itself, by whatever name, is refused; see
+ * @param destination  Path of the repaired file, NUL-terminated, in the system's encoding. An existing file is
+ *                     replaced unless it is read-only. The source itself, by whatever name, is refused; see
  *                     `sa_repair_in_place`.
  * @param options      Null for the defaults.
  * @param report       Null, or receives the report.
  * @param error        Null, or receives the error.
- * @return `SA_ERR_REFUSED`, with the alternative in the message, if the destination is the source, is read-only, is in a
- *         read-only directory or in a content-addressed cache, if trailing bytes would be lost, or if there is too
- *         little free space. `SA_ERR_UNSUPPORTED` for a file that needs a new layout and has a dtype that is not part of
- *         the format. `SA_ERR_CHANGED` if the source was modified during the call; then nothing was replaced.
+ * @return `SA_ERR_REFUSED`, with the alternative in the message, if the destination is the source, is read-only, is in
+ *         a read-only directory or in a content-addressed cache, if trailing bytes would be lost, or if there is too
+ *         little free space. `SA_ERR_UNSUPPORTED` for a file that needs a new layout and has a dtype that is not part
+ *         of the format. `SA_ERR_CHANGED` if the source was modified during the call; then nothing was replaced.
  *         `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of `sa_file_open` for a malformed file.
  */
 sa_status sa_repair_file(const char *source,
@@ -2224,22 +2226,22 @@ sa_status sa_repair_in_place(const char *path,
  * Writes the misaligned tensors of a model, aligned, into a file in a cache directory. The source is not changed.
  *
  * Pass the path of that file as `sa_open_options.aligned_cache` to open the model with both files mapped, each tensor
- * taken from where it is aligned. Unlike that of a copy, the memory then belongs to a file and can be evicted. The cache
- * file holds the misaligned tensors only, and is itself a valid safetensors file.
+ * taken from where it is aligned. Unlike that of a copy, the memory then belongs to a file and can be evicted. The
+ * cache file holds the misaligned tensors only, and is itself a valid safetensors file.
  *
  * The metadata of the cache file records the size, modification time, device and inode of the source and a hash of its
- * header, but no hash of its data. The name of the file depends on the real path of the source only: a stale file is
- * replaced, one that is up to date is kept, and nothing else in the directory is touched. Concurrent calls for the same
- * source are serialised. Files for sources that no longer exist are left for the caller to remove.
+ * header, but no hash of its data. The name of the file depends on the path of the source only: a stale file is
+ * replaced, one that is up to date is kept, and nothing else in the directory is touched. Concurrent calls for the
+ * same source are serialised. Files for sources that no longer exist are left for the caller to remove.
  *
  * @param source     A file, or a bundle as for `sa_bundle_open`; NUL-terminated, in the system's encoding.
  * @param directory  The cache directory, not that of the source. It is created if it is missing.
  * @param options    Null for the defaults.
  * @param cache      Receives the cache, to be freed with `sa_aligned_cache_free`.
  * @param error      Null, or receives the error.
- * @return `SA_ERR_REFUSED` if the directory is that of the source, or has too little free space. `SA_ERR_CHANGED` if the
- *         source was modified during the call. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of
- *         opening the source. Whatever fails, the cache file is the old one or the new one, complete.
+ * @return `SA_ERR_REFUSED` if the directory is that of the source, or has too little free space. `SA_ERR_CHANGED` if
+ *         the source was modified during the call. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results
+ *         of opening the source. Whatever fails, the cache file is the old one or the new one, complete.
  */
 sa_status sa_aligned_cache_write(const char *source,
                                  const char *directory,
@@ -2281,8 +2283,9 @@ void sa_aligned_cache_free(struct sa_aligned_cache *cache);
  * @param options  Null for the defaults.
  * @param report   Null, or receives the report.
  * @param error    Null, or receives the error.
- * @return `SA_ERR_REFUSED` if the output has other content, is inside the bundle or contains it, or if there is too little
- *         free space; then nothing was changed. `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+ * @return `SA_ERR_REFUSED` if the output has other content, is inside the bundle or contains it, or if there is too
+ *         little free space; then nothing was changed. `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`,
+ *         `SA_ERR_IO`.
  */
 sa_status sa_overlay_bundle(const char *bundle,
                             const char *output,

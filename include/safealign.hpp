@@ -7,8 +7,8 @@
  *     value_or_throw(), an allocation that fails, and a progress callback of the caller. Everything compiles with
  *     -fno-exceptions and -fno-rtti; value_or_throw() and Exception are then not available. Result is the same type
  *     either way: translation units with and without exceptions may be linked together.
- *  2. File, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it has 0
- *     tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
+ *  2. File, Bundle, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it
+ *     has 0 tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
  *     increment.
  *  3. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
  *     are valid.
@@ -456,8 +456,8 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 /// An exception that it throws also cancels the call, and is rethrown to the caller. For a Writer it must not throw.
 using Progress = std::function<bool(std::uint64_t bytes_done, std::uint64_t bytes_total)>;
 
-/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
-/// with the file's path and the reason. It must not throw.
+/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the
+/// call, with the file's path and the reason. It must not throw.
 using Warning = std::function<void(std::string_view path, std::string_view message)>;
 
 namespace detail {
@@ -576,7 +576,8 @@ struct ScanReport {
     std::uint64_t trailing_bytes = 0;
     std::uint64_t unknown_dtype_tensors = 0;
     HeaderPadding header_padding = HeaderPadding::None;
-    /// Why the reference reader would reject the file, as a message and as a code such as "HOLE"; empty if it would not.
+    /// Why the reference reader would reject the file, as a message and as a code such as "HOLE"; empty if it would
+    /// not.
     std::string nonconforming = {};
     std::string nonconforming_reason = {};
     /// Most bytes first.
@@ -638,6 +639,30 @@ struct AlignedCache {
     std::uint64_t tensor_bytes = 0;
     /// False if the file existed already and was up to date.
     bool is_new = false;
+};
+
+/// Options of write_sharded(); see sa_sharded_options.
+struct ShardedOptions {
+    std::uint64_t alignment = 64;
+    Layout layout = Layout::Compact;
+    Durability durability = Durability::Durable;
+    /// Replace the files of the same prefix. Otherwise they are refused.
+    bool replace = false;
+    Progress progress = nullptr;
+};
+
+/// Describes a bundle that was written; sizes in bytes. See sa_sharded_report.
+struct ShardedReport {
+    /// Number of model files. With one there is no index.
+    std::uint64_t shards = 0;
+    std::uint64_t tensors = 0;
+    /// Total size of the tensors: total_size of the index.
+    std::uint64_t tensor_bytes = 0;
+    /// Total size of the model files, without the index.
+    std::uint64_t file_bytes = 0;
+    std::uint64_t gap_bytes = 0;
+    std::uint64_t tensors_moved = 0;
+    std::uint64_t removed = 0;
 };
 
 /// Overlay options; see sa_overlay_options.
@@ -885,6 +910,12 @@ struct FreeScan {
 struct FreeWriter {
     void operator()(sa_writer* writer) const noexcept { sa_writer_free(writer); }
 };
+struct FreeBundle {
+    void operator()(sa_bundle* bundle) const noexcept { sa_bundle_free(bundle); }
+};
+struct FreeBundleSlot {
+    void operator()(sa_bundle_slot* slot) const noexcept { sa_bundle_slot_free(slot); }
+};
 struct FreeAlignedCache {
     void operator()(sa_aligned_cache* cache) const noexcept { sa_aligned_cache_free(cache); }
 };
@@ -904,8 +935,8 @@ struct ReleaseView {
     return static_cast<Dtype>(dtype);
 }
 
-/// The layout of a file: which tensors a loader that maps has to copy, and what the reference reader would reject. Reads
-/// the header, never the data.
+/// The layout of a file: which tensors a loader that maps has to copy, and what the reference reader would reject.
+/// Reads the header, never the data.
 ///
 /// @param alignment  For ScanReport::tensors_below_alignment, in bytes: a power of two from 8 to 2097152.
 [[nodiscard]] inline Result<ScanReport> scan(std::string_view path, std::uint64_t alignment = 64) {
@@ -1024,8 +1055,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
 
 /// Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
 ///
-/// Whatever fails, the file at `path` is the old one or the new one, complete. A file may be replaced while it is mapped.
-/// See sa_write_aligned for the statuses.
+/// Whatever fails, the file at `path` is the old one or the new one, complete. A file may be replaced while it is
+/// mapped. See sa_write_aligned for the statuses.
 [[nodiscard]] inline Result<WriteReport> write_aligned(std::string_view path, const std::vector<Tensor>& tensors,
                                                        const Metadata& metadata = {},
                                                        const WriteOptions& options = {}) {
@@ -1049,6 +1080,41 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
     return detail::taken(report);
 }
 
+/// Writes a bundle: shards and the index that says which shard holds which tensor, as the Hugging Face libraries name
+/// them. Every file is complete before any name in the directory changes. See sa_write_sharded for the rules and the
+/// statuses.
+///
+/// @param directory        An existing directory.
+/// @param prefix           Such as "model".
+/// @param max_shard_bytes  The largest size of the tensor data of a shard in bytes; not 0.
+[[nodiscard]] inline Result<ShardedReport> write_sharded(std::string_view directory, std::string_view prefix,
+                                                         std::uint64_t max_shard_bytes,
+                                                         const std::vector<Tensor>& tensors,
+                                                         const Metadata& metadata = {},
+                                                         const ShardedOptions& options = {}) {
+    const Result<std::string> target = detail::terminated(directory, "directory");
+    if (!target) {
+        return target.error();
+    }
+    const std::vector<sa_tensor> c_tensors = detail::lowered(tensors);
+    const std::vector<sa_metadata> c_metadata = detail::lowered(metadata);
+    auto c_options = detail::lowered_write<sa_sharded_options>(options);
+    c_options.replace = options.replace ? 1 : 0;
+    detail_of_progress::ProgressCall call;
+    call.attach(options.progress, c_options);
+    auto report = detail::initialised<sa_sharded_report>();
+    sa_error error;
+    const sa_status status = sa_write_sharded(target->c_str(), detail::start_of(prefix), prefix.size(), max_shard_bytes,
+                                              c_tensors.data(), c_tensors.size(), c_metadata.data(), c_metadata.size(),
+                                              &c_options, &report, &error);
+    call.rethrow();
+    if (status != SA_OK) {
+        return detail::taken(error);
+    }
+    return ShardedReport{report.shards,    report.tensors,       report.tensor_bytes, report.file_bytes,
+                         report.gap_bytes, report.tensors_moved, report.removed};
+}
+
 /// Writes a repaired copy of `source` to `destination`, in which every tensor maps without a copy.
 ///
 /// Whatever fails, the file at the destination is the old one or the new one, complete. See sa_repair_file for what is
@@ -1063,8 +1129,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
     return detail_of_progress::repair(path, nullptr, options);
 }
 
-/// Writes the misaligned tensors of `source`, a file or a bundle, aligned, into a file in the directory `directory`. Pass
-/// the path of that file as OpenOptions::aligned_cache. See sa_aligned_cache_write for the statuses.
+/// Writes the misaligned tensors of `source`, a file or a bundle, aligned, into a file in the directory `directory`.
+/// Pass the path of that file as OpenOptions::aligned_cache. See sa_aligned_cache_write for the statuses.
 [[nodiscard]] inline Result<AlignedCache> write_aligned_cache(std::string_view source, std::string_view directory,
                                                               const AlignedCacheOptions& options = {}) {
     const Result<std::string> from = detail::terminated(source, "source");
@@ -1092,8 +1158,8 @@ inline Result<RepairReport> repair(std::string_view source, const std::string_vi
 }
 
 /// Makes `output` a directory that loads in place of the directory `bundle`: misaligned files are written repaired,
-/// everything else is a symbolic link. A second call only writes what is missing or stale. See sa_overlay_bundle for the
-/// statuses.
+/// everything else is a symbolic link. A second call only writes what is missing or stale. See sa_overlay_bundle for
+/// the statuses.
 [[nodiscard]] inline Result<OverlayReport> overlay_bundle(std::string_view bundle, std::string_view output,
                                                           const OverlayOptions& options = {}) {
     const Result<std::string> from = detail::terminated(bundle, "bundle");
@@ -1187,9 +1253,9 @@ private:
 
 /// A file that is written in pieces, for tensors that do not all fit in memory.
 ///
-/// If it is destroyed before finish() has succeeded, it discards the unfinished file, and the file at the path stays as it
-/// was. put(), put_at() and the queries may be called from several threads at once; finish(), discard() and moving only
-/// when no other call runs.
+/// If it is destroyed before finish() has succeeded, it discards the unfinished file, and the file at the path stays as
+/// it was. put(), put_at() and the queries may be called from several threads at once; finish(), discard() and moving
+/// only when no other call runs.
 class Writer {
 public:
     Writer() noexcept = default;
@@ -1272,8 +1338,8 @@ public:
         return found;
     }
 
-    /// Puts the file in place and empties the writer. If bytes are missing (Status::InvalidArgument), they can be written
-    /// and the call repeated.
+    /// Puts the file in place and empties the writer. If bytes are missing (Status::InvalidArgument), they can be
+    /// written and the call repeated.
     [[nodiscard]] Result<WriteReport> finish() {
         auto report = detail::initialised<sa_write_report>();
         sa_error error;
@@ -1347,9 +1413,9 @@ public:
     /// Sizes in elements; empty for a scalar. Valid as long as any view of the file.
     [[nodiscard]] Span<const std::uint64_t> shape() const noexcept { return {view_.shape, view_.rank}; }
 
-    /// The elements. Status::InvalidArgument unless T has the size of the dtype and, if T is a floating-point type, is the
-    /// type of the dtype: float, double, std::float16_t or std::bfloat16_t. Status::Unaligned if the bytes are not aligned
-    /// for T, which happens only with Unaligned::Borrow.
+    /// The elements. Status::InvalidArgument unless T has the size of the dtype and, if T is a floating-point type, is
+    /// the type of the dtype: float, double, std::float16_t or std::bfloat16_t. Status::Unaligned if the bytes are not
+    /// aligned for T, which happens only with Unaligned::Borrow.
     template <typename T>
     [[nodiscard]] Result<Span<const T>> as() const {
         if (std::optional<Error> error = mismatch<T>()) {
@@ -1358,8 +1424,8 @@ public:
         return Span<const T>(static_cast<const T*>(view_.data), view_.nbytes / sizeof(T));
     }
 
-    /// The elements, for writing. Status::InvalidArgument unless the file was opened with MapMode::CopyOnWrite. The file
-    /// stays as it is; every view of the tensor sees what is written.
+    /// The elements, for writing. Status::InvalidArgument unless the file was opened with MapMode::CopyOnWrite. The
+    /// file stays as it is; every view of the tensor sees what is written.
     template <typename T>
     [[nodiscard]] Result<Span<T>> as_mutable() const {
         const Result<Span<std::byte>> writable = mutable_bytes();
@@ -1490,7 +1556,8 @@ public:
     /// Number of tensors.
     [[nodiscard]] std::size_t size() const noexcept { return sa_file_len(file_.get()); }
 
-    /// Describes a tensor. Tensors are indexed in the order of their data; Status::NotFound if the index is out of range.
+    /// Describes a tensor. Tensors are indexed in the order of their data; Status::NotFound if the index is out of
+    /// range.
     [[nodiscard]] Result<TensorInfo> at(std::size_t index) const {
         auto found = detail::initialised<sa_tensor_info>();
         sa_error error;
@@ -1573,8 +1640,8 @@ public:
         return path == nullptr ? std::string_view() : std::string_view(path);
     }
 
-    /// A descriptor of the file, and where the model starts in it, in bytes. It belongs to this object: do not close it,
-    /// and read with pread. Status::Changed if the path names another file by now; see sa_file_descriptor.
+    /// A descriptor of the file, and where the model starts in it, in bytes. It belongs to this object: do not close
+    /// it, and read with pread. Status::Changed if the path names another file by now; see sa_file_descriptor.
     [[nodiscard]] Result<std::pair<int, std::uint64_t>> descriptor() const {
         std::pair<int, std::uint64_t> found(-1, 0);
         sa_error error;
@@ -1632,6 +1699,188 @@ private:
     }
 
     std::unique_ptr<sa_file, detail::FreeFile> file_ = nullptr;
+};
+
+/// An open bundle: a model file, the shards of one model, or an index with its shards, as if their tensors were in one
+/// file. Its views outlive it. Const calls are safe from several threads at once.
+class Bundle {
+public:
+    Bundle() noexcept = default;
+
+    /// Opens and maps the bundle at `path`: a directory, an index or a model file. See sa_bundle_open for the rules and
+    /// the statuses.
+    [[nodiscard]] static Result<Bundle> open(std::string_view path, const OpenOptions& options = {}) {
+        const Result<std::string> source = detail::terminated(path, "path");
+        if (!source) {
+            return source.error();
+        }
+        const Result<std::string> cache = detail::terminated(options.aligned_cache, "aligned_cache");
+        if (!cache) {
+            return cache.error();
+        }
+        const sa_open_options c_options = detail::lowered(options);
+        sa_bundle* bundle = nullptr;
+        sa_error error;
+        if (sa_bundle_open(source->c_str(), &c_options, &bundle, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return Bundle(bundle);
+    }
+
+    /// Takes over one reference of the C API.
+    explicit Bundle(sa_bundle* bundle) noexcept : bundle_(bundle) {}
+
+    /// Number of tensors.
+    [[nodiscard]] std::size_t size() const noexcept { return sa_bundle_len(bundle_.get()); }
+
+    /// Describes a tensor; its offset is in its shard. Status::NotFound if the index is out of range.
+    [[nodiscard]] Result<TensorInfo> at(std::size_t index) const {
+        auto found = detail::initialised<sa_tensor_info>();
+        sa_error error;
+        if (sa_bundle_at(bundle_.get(), index, &found, nullptr, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return detail::taken(found);
+    }
+
+    /// The shard that has the tensor with that index, from 0 to shard_count() - 1.
+    [[nodiscard]] Result<std::size_t> shard_of(std::size_t index) const {
+        auto found = detail::initialised<sa_tensor_info>();
+        std::size_t shard = 0;
+        sa_error error;
+        if (sa_bundle_at(bundle_.get(), index, &found, &shard, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return shard;
+    }
+
+    /// The index of a tensor; Status::NotFound if there is none of that name. Copies no string.
+    [[nodiscard]] Result<std::size_t> find(std::string_view name) const {
+        std::size_t index = 0;
+        sa_error error;
+        if (sa_bundle_find(bundle_.get(), detail::start_of(name), name.size(), &index, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return index;
+    }
+
+    /// The tensor of that name: without a copy, if its offset allows it.
+    [[nodiscard]] Result<View> map(std::string_view name) const {
+        auto view = detail::initialised<sa_view>();
+        sa_error error;
+        if (sa_bundle_map(bundle_.get(), detail::start_of(name), name.size(), &view, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return View(view);
+    }
+
+    /// The tensor with that index, as map().
+    [[nodiscard]] Result<View> map_at(std::size_t index) const {
+        auto view = detail::initialised<sa_view>();
+        sa_error error;
+        if (sa_bundle_map_at(bundle_.get(), index, &view, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return View(view);
+    }
+
+    /// The names of the tensors, in the order of their indices. Valid as long as the bundle.
+    [[nodiscard]] std::vector<std::string_view> names() const {
+        std::vector<std::string_view> out(size());
+        for (std::size_t index = 0; index < out.size(); ++index) {
+            auto found = detail::initialised<sa_tensor_info>();
+            if (sa_bundle_at(bundle_.get(), index, &found, nullptr, nullptr) == SA_OK) {
+                out[index] = {found.name, found.name_len};
+            }
+        }
+        return out;
+    }
+
+    /// The metadata of the index, or of the first shard if there is no index. The strings are valid as long as the
+    /// bundle.
+    [[nodiscard]] std::vector<std::pair<std::string_view, std::string_view>> metadata() const {
+        std::vector<std::pair<std::string_view, std::string_view>> out(sa_bundle_metadata_len(bundle_.get()));
+        for (std::size_t index = 0; index < out.size(); ++index) {
+            sa_metadata entry{};
+            if (sa_bundle_metadata_at(bundle_.get(), index, &entry, nullptr) == SA_OK) {
+                out[index] = {{entry.key, entry.key_len}, {entry.value, entry.value_len}};
+            }
+        }
+        return out;
+    }
+
+    /// The sums of the counts of all shards.
+    [[nodiscard]] Stats stats() const noexcept {
+        auto found = detail::initialised<sa_stats>();
+        (void)sa_bundle_stats(bundle_.get(), &found, nullptr);
+        return detail::taken(found);
+    }
+
+    /// Number of shards.
+    [[nodiscard]] std::size_t shard_count() const noexcept { return sa_bundle_shard_len(bundle_.get()); }
+
+    /// A shard, for calls of the C API; null if it is out of range. Valid as long as the bundle.
+    [[nodiscard]] const sa_file* shard(std::size_t shard) const noexcept {
+        return sa_bundle_shard(bundle_.get(), shard);
+    }
+
+    /// Whether every file of the bundle, and its index, is still the one that its path names, unmodified.
+    [[nodiscard]] Result<bool> is_current() const {
+        std::int32_t found = 0;
+        sa_error error;
+        if (sa_bundle_is_current(bundle_.get(), &found, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return found != 0;
+    }
+
+    /// Closes the bundle, as the destructor does. Views stay valid.
+    void close() noexcept { bundle_.reset(); }
+
+    /// For calls of the C API. Still owned by this object.
+    [[nodiscard]] const sa_bundle* get() const noexcept { return bundle_.get(); }
+
+private:
+    std::unique_ptr<sa_bundle, detail::FreeBundle> bundle_ = nullptr;
+};
+
+/// A place that holds a bundle, for programs that reload a model while other threads use it. get() and set() are safe
+/// to call from several threads at once.
+class BundleSlot {
+public:
+    /// Empty until make().
+    BundleSlot() noexcept = default;
+
+    /// A slot that holds a bundle. The bundle stays usable by the caller.
+    [[nodiscard]] static Result<BundleSlot> make(const Bundle& bundle) {
+        sa_bundle_slot* slot = nullptr;
+        sa_error error;
+        if (sa_bundle_slot_new(bundle.get(), &slot, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return BundleSlot(slot);
+    }
+
+    /// The bundle that the slot holds. It stays valid after set().
+    [[nodiscard]] Result<Bundle> get() const {
+        sa_bundle* bundle = nullptr;
+        sa_error error;
+        if (sa_bundle_slot_get(slot_.get(), &bundle, &error) != SA_OK) {
+            return detail::taken(error);
+        }
+        return Bundle(bundle);
+    }
+
+    /// Replaces the bundle in one step: every later get() returns the new one.
+    [[nodiscard]] Result<void> set(const Bundle& bundle) const {
+        sa_error error;
+        return detail::outcome(sa_bundle_slot_set(slot_.get(), bundle.get(), &error), error);
+    }
+
+private:
+    explicit BundleSlot(sa_bundle_slot* slot) noexcept : slot_(slot) {}
+
+    std::unique_ptr<sa_bundle_slot, detail::FreeBundleSlot> slot_ = nullptr;
 };
 
 }  // namespace safealign

@@ -1,8 +1,8 @@
 //! Writes the misaligned tensors of a model, aligned, into a file in a cache directory, and finds them there.
 //!
 //! The cache file is a valid safetensors file that holds only the tensors that a loader would have to copy. Opened with
-//! [`OpenOptions::aligned_cache`](crate::map::OpenOptions::aligned_cache), a model is mapped from two files: each tensor
-//! from where it is aligned. Its memory belongs to a file and can be evicted, unlike that of a copy.
+//! [`OpenOptions::aligned_cache`](crate::map::OpenOptions::aligned_cache), a model is mapped from two files: each
+//! tensor from where it is aligned. Its memory belongs to a file and can be evicted, unlike that of a copy.
 //!
 //! The metadata of the cache file records, for each source file, its size, modification time, device, inode and a hash
 //! of its header. A cache file that does not match is an error. The data is not compared when a model is opened.
@@ -85,24 +85,26 @@ struct Source {
 /// Writes the misaligned tensors of the model at `source`, a file or a bundle, into a file in `directory`, which is
 /// created where it is missing. The source is not changed.
 ///
-/// The name of the cache file depends on the real path of the source only: a stale cache file is replaced, and one that
+/// The name of the cache file depends on the path of the source only: a stale cache file is replaced, and one that
 /// is up to date is kept. Concurrent calls for the same source are serialised.
 ///
 /// Errors: [`Status::Refused`] if `directory` is the directory of the source or has too little free space;
-/// [`Status::Changed`] if the source was modified during the call; [`Status::Cancelled`]; [`Status::Unsupported`] for an
-/// unknown dtype; [`Status::NoSpace`], [`Status::Io`], and those of opening the source. Whatever fails, the cache file
-/// is the old one or the new one, complete.
+/// [`Status::Changed`] if the source was modified during the call; [`Status::Cancelled`]; [`Status::Unsupported`] for
+/// an unknown dtype; [`Status::NoSpace`], [`Status::Io`], and those of opening the source. Whatever fails, the cache
+/// file is the old one or the new one, complete.
 pub fn write(source: &Path, directory: &Path, options: CacheOptions) -> Result<CacheReport> {
     check_alignment(options.layout.alignment)?;
     let real = fs::canonicalize(source).map_err(|error| Error::io("open", &error).at(source))?;
+    let named = named_path(source, &real)?;
     let sources = files_of(&real, source)?.into_iter().map(Source::open).collect::<Result<Vec<Source>>>()?;
     fs::create_dir_all(directory).map_err(|error| Error::io("create", &error).at(directory))?;
     let directory = fs::canonicalize(directory).map_err(|error| Error::io("open", &error).at(directory))?;
-    if sources.iter().any(|source| source.path.parent() == Some(&directory)) {
+    let is_of_source = |path: &Path| path.parent() == Some(&directory);
+    if real == directory || is_of_source(&named) || sources.iter().any(|source| is_of_source(&source.path)) {
         let message = "is the directory of the source: use another directory for the aligned cache";
         return Err(Error::new(Status::Refused, message).at(&directory));
     }
-    let (stem, hash) = (real.file_stem().unwrap_or_default().to_string_lossy(), hex(real.as_os_str().as_bytes()));
+    let (stem, hash) = (named.file_stem().unwrap_or_default().to_string_lossy(), hex(named.as_os_str().as_bytes()));
     let target = directory.join(format!("{stem}-{}.safetensors", &hash[..16]));
     let _lock = FileLock::wait(&target.with_extension("lock"))?;
     let current =
@@ -114,6 +116,15 @@ pub fn write(source: &Path, directory: &Path, options: CacheOptions) -> Result<C
     let sizes = sources.iter().flat_map(|source| source.tensors().map(|tensor| tensor.nbytes));
     let (tensors, tensor_bytes) = sizes.fold((0, 0), |(tensors, bytes), nbytes| (tensors + 1, bytes + nbytes));
     Ok(CacheReport { path: target, is_new, file_size, tensors, tensor_bytes })
+}
+
+/// The path of a source by its own name in its real directory: in a download cache, files of several snapshots are
+/// links to one.
+fn named_path(source: &Path, real: &Path) -> Result<PathBuf> {
+    let Some(name) = source.file_name() else { return Ok(real.to_owned()) };
+    let parent = source.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = fs::canonicalize(parent).map_err(|error| Error::io("open", &error).at(source))?;
+    Ok(parent.join(name))
 }
 
 /// The files of a model: of a bundle its shards, which are opened to check that they belong together.

@@ -1,11 +1,12 @@
-//! Maps files: one mapping for each file, views that keep it alive, aligned copies of the tensors that cannot be shared.
+//! Maps files: one mapping for each file, views that keep it alive, aligned copies of the tensors that cannot be
+//! shared.
 //!
 //! # Safety
 //! A mapping shows the file as it is now. Another process, or this one, may write to the file while it is mapped, and
 //! Rust does not allow a `&[u8]` whose bytes change. Opening a file is therefore safe, but views hand out raw pointers,
-//! and [`View::bytes`] is `unsafe`: its caller promises that nobody writes to the file while the slice is used. `memmap2`
-//! makes the opening `unsafe` instead. Here most callers never form a slice (they pass the pointer to C, to a GPU or to
-//! an array type), so the promise is asked of those who do.
+//! and [`View::bytes`] is `unsafe`: its caller promises that nobody writes to the file while the slice is used.
+//! `memmap2` makes the opening `unsafe` instead. Here most callers never form a slice (they pass the pointer to C, to a
+//! GPU or to an array type), so the promise is asked of those who do.
 //!
 //! A file that is truncated while it is mapped raises SIGBUS on access. A file that is replaced by a rename, as this
 //! library does it, stays complete for those who have it mapped.

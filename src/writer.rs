@@ -1,7 +1,7 @@
 //! Writes files: in one call, or in pieces for tensors that do not all fit in memory.
 //!
-//! Whatever fails, the target is the old file or the new one, complete: the new file is written beside it, with its space
-//! reserved first, made durable, and renamed over it. So a file may be replaced while it is mapped.
+//! Whatever fails, the target is the old file or the new one, complete: the new file is written beside it, with its
+//! space reserved first, made durable, and renamed over it. So a file may be replaced while it is mapped.
 
 #[cfg(target_os = "linux")]
 mod direct;
@@ -91,9 +91,9 @@ pub fn space_needed(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
 
 /// Writes a file whose tensors all stand on multiples of their dtype width.
 ///
-/// The data goes from the caller's buffers to the file without a copy in between, but for a durable file of 512 MiB and more
-/// on Linux: that goes past the page cache, which takes a copy and saves the time to write it back. A symbolic link at `path` is
-/// replaced, not followed; the mode of a replaced file is kept, and a new file follows the umask.
+/// The data goes from the caller's buffers to the file without a copy in between, but for a durable file of 512 MiB and
+/// more on Linux: that goes past the page cache, which takes a copy and saves the time to write it back. A symbolic
+/// link at `path` is replaced, not followed; the mode of a replaced file is kept, and a new file follows the umask.
 pub fn write_aligned(
     path: &Path,
     tensors: &[Tensor],
@@ -391,7 +391,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Puts the file in place. Fails, and changes nothing, where a byte of a tensor is missing
-    /// ([`Status::InvalidArgument`]): what is missing can still be written. After any other failure the new file is gone.
+    /// ([`Status::InvalidArgument`]): what is missing can still be written. After any other failure the new file is
+    /// gone.
     pub fn finish(&mut self) -> Result<WriteReport> {
         let mut finish = || {
             self.new_file()?;

@@ -111,6 +111,23 @@ fn a_bundle_has_one_cache_file() {
         assert_eq!((view.origin(), bytes_of(&view)), (Origin::Cached, &shard(name)[1].data[..]));
     }
     assert_eq!(bundle.stats().tensors_copied, 0);
+    // Neither the snapshot nor the directory that its links lead to.
+    for refused in [&snapshot, &blobs] {
+        for source in [&snapshot, &snapshot.join("model.safetensors.index.json"), &snapshot.join("a.safetensors")] {
+            assert_eq!(write(source, refused).expect_err("refused").status(), Status::Refused, "{source:?}");
+        }
+    }
+    // Two snapshots with links to the same blobs do not replace each other's cache.
+    let second = root.path().join("snapshots/2");
+    fs::create_dir(&second).expect("creates");
+    for name in ["a.safetensors", "b.safetensors", "model.safetensors.index.json"] {
+        let target = fs::read_link(snapshot.join(name)).expect("a link");
+        std::os::unix::fs::symlink(target, second.join(name)).expect("links");
+    }
+    let [one, two] = [&snapshot, &second].map(|snapshot| snapshot.join("model.safetensors.index.json"));
+    let (first, other) = (write(&one, &directory).expect("writes"), write(&two, &directory).expect("writes"));
+    assert_ne!(first.path, other.path);
+    assert!(!write(&one, &directory).expect("writes").is_new);
 }
 
 #[test]

@@ -340,6 +340,24 @@ fn a_bundle_is_used_from_several_threads() {
     assert_eq!((bundle.stats().tensors_mapped, bundle.stats().tensors_copied), (2, 2));
 }
 
+#[test]
+fn a_bundle_tells_that_one_of_its_files_was_replaced() {
+    for name in ["1.safetensors", INDEX] {
+        let root = directory();
+        write_model(&root.path().join("0.safetensors"), &["a"]);
+        write_model(&root.path().join("1.safetensors"), &["b"]);
+        write_index(&root.path().join(INDEX), &[("a", "0.safetensors"), ("b", "1.safetensors")]);
+        let bundle = open(root.path());
+        assert!(bundle.is_current().expect("compares"));
+        let (path, new) = (root.path().join(name), root.path().join("new"));
+        fs::copy(&path, &new).expect("copies");
+        fs::rename(&new, &path).expect("renames");
+        assert!(!bundle.is_current().expect("compares"), "{name}");
+        fs::remove_file(&path).expect("removes");
+        assert!(!bundle.is_current().expect("compares"), "{name}");
+    }
+}
+
 /// Tensors of 4 KiB, a large one, an odd one and an empty one.
 fn tensors() -> Vec<Owned> {
     let mut tensors: Vec<Owned> =

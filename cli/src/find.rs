@@ -22,8 +22,8 @@ pub struct Found {
     pub empty: Vec<Other>,
     /// Warnings: the path and the message.
     pub warnings: Vec<(PathBuf, String)>,
-    /// The number of shards that an index, or the names of the other shards, say there are, and that do not exist. There
-    /// are warnings about them, too.
+    /// The number of shards that an index, or the names of the other shards, say there are, and that do not exist.
+    /// There are warnings about them, too.
     pub missing_shards: usize,
     pub errors: Vec<Problem>,
     /// The sharded models, with those of their shards that exist.

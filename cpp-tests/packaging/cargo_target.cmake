@@ -6,11 +6,13 @@ execute_process(COMMAND "${RUSTC}" -vV OUTPUT_VARIABLE said COMMAND_ERROR_IS_FAT
 string(REGEX MATCH "host: ([^\n]+)" host "${said}")
 set(host "${CMAKE_MATCH_1}")
 
-set(out "${CARGO_TARGET_DIR}/${host}/release")
+# A debug build, which compiles faster.
+set(out "${CARGO_TARGET_DIR}/${host}/debug")
 file(REMOVE "${out}/libsafealign.so" "${out}/libsafealign.a")
 set(ENV{CARGO_BUILD_TARGET} "${host}")
-nested_configure_or_fail("${CONSUMER}" "${BUILD}" -D CONSUMER_FROM=add_subdirectory
-  -D CONSUMER_LIBRARY=safealign::safealign -D "CONSUMER_SAFEALIGN=${SAFEALIGN}"
+nested_configure_or_fail("${CONSUMER}" "${BUILD}" -D CMAKE_BUILD_TYPE=Debug
+  -D CONSUMER_FROM=add_subdirectory -D CONSUMER_LIBRARY=safealign::safealign
+  -D "CONSUMER_SAFEALIGN=${SAFEALIGN}"
   -D "SAFEALIGN_CARGO_TARGET_DIR=${CARGO_TARGET_DIR}")
 # What counts is the environment when configuring.
 set(ENV{CARGO_BUILD_TARGET} "no-such-target")

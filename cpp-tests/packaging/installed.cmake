@@ -24,6 +24,6 @@ expect_equal("the SONAME" "${CMAKE_MATCH_1}" "libsafealign.so.${abi}")
 
 foreach(name LICENSE-MIT LICENSE-APACHE)
   file(SHA256 "${SAFEALIGN}/${name}" source)
-  file(SHA256 "${PREFIX}/share/doc/safealign/${name}" installed)
+  file(SHA256 "${PREFIX}/${DATADIR}/doc/safealign/${name}" installed)
   expect_equal("the hash of ${name}" "${installed}" "${source}")
 endforeach()

@@ -2,13 +2,13 @@
 //!
 //! `{"metadata": {"total_size": 44}, "weight_map": {"tensor": "model-00001-of-00002.safetensors"}}`
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::names::check_entry;
 use crate::error::{Error, Name, Reason, Result, Status};
@@ -144,18 +144,17 @@ fn twice(what: &str, key: &str) -> Error {
     Error::format(Reason::DuplicateKey, message)
 }
 
-/// The JSON of an index, as the Hugging Face libraries write it: sorted, with an indent of two spaces and a line break at
-/// the end. `metadata` goes beside `total_size`.
+/// The JSON of an index, as the Hugging Face libraries write it: sorted, with an indent of two spaces and a line break
+/// at the end. `metadata` goes beside `total_size`.
 pub(super) fn emit<'a>(
     total_size: u64,
     metadata: &[(&str, &str)],
     weight_map: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<u8>> {
-    let mut object: Map<String, Value> =
-        metadata.iter().map(|&(key, value)| (key.to_owned(), Value::from(value))).collect();
-    object.insert("total_size".to_owned(), total_size.into());
-    let weight_map: Map<String, Value> =
-        weight_map.map(|(name, shard)| (name.to_owned(), Value::from(shard))).collect();
+    // Sorted here: whether the map of `serde_json` is depends on its features.
+    let mut object: BTreeMap<&str, Value> = metadata.iter().map(|&(key, value)| (key, value.into())).collect();
+    object.insert("total_size", total_size.into());
+    let weight_map: BTreeMap<&str, &str> = weight_map.collect();
     let index = serde_json::json!({ "metadata": object, "weight_map": weight_map });
     let json = serde_json::to_vec_pretty(&index);
     let mut json = json.map_err(|error| Error::new(Status::Internal, format!("write the index: {error}")))?;

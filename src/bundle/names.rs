@@ -26,7 +26,8 @@ pub fn is_index(name: &OsStr) -> bool {
 }
 
 /// The set that an index belongs to: `model` for `model.safetensors.index.json`, `model.fp16` for
-/// `model.safetensors.index.fp16.json` and `model.fp16.safetensors.index.json`. `None` if it is not named like an index.
+/// `model.safetensors.index.fp16.json` and `model.fp16.safetensors.index.json`. `None` if it is not named like an
+/// index.
 pub fn set_of_index(name: &str) -> Option<String> {
     let (stem, variant) = name.strip_suffix(".json")?.split_once(".safetensors.index")?;
     let is_variant = variant.strip_prefix('.').is_some_and(|variant| !variant.is_empty());

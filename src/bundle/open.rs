@@ -15,9 +15,9 @@ use crate::source::Identity;
 
 /// An open bundle: the tensors of several files as if they were in one.
 ///
-/// Tensors are indexed in the order of the shards, which are sorted by the bytes of their file names, and within a shard
-/// in the order of their data. Safe to use from several threads at once. Views keep the shard that they are from open:
-/// the bundle may be dropped first.
+/// Tensors are indexed in the order of the shards, which are sorted by the bytes of their file names, and within a
+/// shard in the order of their data. Safe to use from several threads at once. Views keep the shard that they are from
+/// open: the bundle may be dropped first.
 pub struct Bundle {
     path: PathBuf,
     index: Option<(PathBuf, Identity)>,
@@ -41,8 +41,8 @@ impl Bundle {
     /// Opens and maps the bundle at `path`: a directory, an index (`*.safetensors.index.json`), or a single model file.
     /// Never writes anything.
     ///
-    /// With an index, it alone decides what belongs to the bundle: model files that it does not list are not opened, and
-    /// tensors that it does not list are not part of the bundle, although the Hugging Face libraries load them. An
+    /// With an index, it alone decides what belongs to the bundle: model files that it does not list are not opened,
+    /// and tensors that it does not list are not part of the bundle, although the Hugging Face libraries load them. An
     /// entry is a path below the directory of the index. Symbolic links are followed wherever they lead, as in a
     /// download cache.
     ///

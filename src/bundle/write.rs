@@ -44,9 +44,9 @@ pub struct ShardedReport {
 ///
 /// The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the
 /// shard above `max_shard_bytes`; a larger tensor gets a shard of its own. Shards are named
-/// `PREFIX-00001-of-00002.safetensors`, and the index `PREFIX.safetensors.index.json`. If one shard is enough, it is named
-/// `PREFIX.safetensors` and there is no index, as in the Hugging Face libraries. Within a shard, `options.layout` applies.
-/// The same input gives the same bytes.
+/// `PREFIX-00001-of-00002.safetensors`, and the index `PREFIX.safetensors.index.json`. If one shard is enough, it is
+/// named `PREFIX.safetensors` and there is no index, as in the Hugging Face libraries. Within a shard, `options.layout`
+/// applies. The same input gives the same bytes.
 ///
 /// `metadata` is written to each model file, and to the `metadata` object of the index beside `total_size`, the size of
 /// all tensors in bytes, which replaces an entry of that name.
@@ -55,23 +55,30 @@ pub struct ShardedReport {
 ///
 /// # Replacing
 /// Model files and the index of the same prefix (and of no variant: `PREFIX.fp16` is another prefix) are refused
-/// ([`Status::Refused`]), unless `replace` is true: then they are replaced, and those that have no successor are removed.
-/// Names are compared by their text: shards that an old index lists under other names stay.
+/// ([`Status::Refused`]), unless `replace` is true: then they are replaced, and those that have no successor are
+/// removed. Names are compared by their text: shards that an old index lists under other names stay.
 ///
 /// Space for all files is reserved before the first byte is written, and all of them are complete, and with
-/// [`Durability::Durable`] on disk, before a name in the directory changes. Then the old files are set aside, the index
-/// first, as hidden files (`.NAME.safealign-old`); the shards appear, and the index last; the old files are removed.
+/// [`Durability::Durable`] on disk, before a name in the directory changes. Then the shards get their names, and the
+/// index last; stale files are removed. What a reader that opens the bundle in between can see depends on the names of
+/// the shards, which contain their number:
 ///
-/// A reader that opens the bundle in between finds an incomplete set of shards, or shards without an index: mostly a
-/// missing file, and never old and new tensors together, unless it opened the first file before and the last one after.
-/// [`Bundle::open`](super::Bundle::open) notices that ([`Status::Changed`]). Files that are already open or mapped keep
-/// their content. Concurrent calls with the same directory and prefix are not serialised.
+/// - If no new shard has the name of an old one, the old bundle stays complete until the index is replaced or removed,
+///   in one step; from then on it is the new bundle. Without an index on one side, opening the directory may be refused
+///   as ambiguous in between; opening the index or the file is not.
+/// - If names collide (as many shards as before), the old files are first set aside, the index first, as hidden files
+///   (`.NAME.safealign-old`). A reader finds a missing file in between, but never old and new tensors together, unless
+///   it opened the first file before and the last one after: [`Bundle::open`](super::Bundle::open) notices that
+///   ([`Status::Changed`]).
+///
+/// Files that are already open or mapped keep their content. Concurrent calls with the same directory and prefix are
+/// not serialised.
 ///
 /// # Errors
 /// Whatever fails, the old files are back under their names and no new file is left, with one exception: a failure to
-/// remove an old file is reported when the new bundle is in place. If the process is killed before the old files are set
-/// aside, nothing has changed. If it is killed while names change, the old files may have the hidden names above; a later
-/// call with `replace` removes those.
+/// remove an old file is reported when the new bundle is in place. If the process is killed, a reader sees what is
+/// described above, and nothing is lost: where names collide, the old files may have their hidden names. A later call
+/// with `replace` removes those.
 ///
 /// [`Status::InvalidArgument`]: a `max_shard_bytes` of 0, two tensors of the same name, a prefix that is empty, starts
 /// with a dot, ends with a shard number, or contains `/`, a backslash or NUL; and those of
@@ -114,11 +121,14 @@ pub fn write_sharded(
     let durability = options.durability;
     let new = NewFiles::write(directory, prefix, &shards, index.as_deref(), options)?;
     let mut swap = Swap { directory, durability, aside: Vec::new(), published: Vec::new() };
-    if let Err(error) = swap.run(&old.files, new) {
-        return Err(swap.undo(error));
+    let mut stale = match swap.run(&old.files, new) {
+        Ok(stale) => stale,
+        Err(error) => return Err(swap.undo(error)),
+    };
+    if replace {
+        stale.extend(old.leftovers);
     }
-    let leftovers = if replace { old.leftovers } else { Vec::new() };
-    swap.finish(leftovers)?;
+    swap.finish(stale)?;
     let is_replaced = |name: &OsString| {
         shards.iter().any(|shard| **name == *shard.name) || { index.is_some() && **name == *names::index_name(prefix) }
     };
@@ -293,21 +303,52 @@ struct Swap<'a> {
 }
 
 impl Swap<'_> {
-    fn run(&mut self, old: &[OsString], new: NewFiles) -> Result<()> {
-        // The index first: without it no reader takes the other files for a whole.
-        let (indexes, shards): (Vec<_>, Vec<_>) = old.iter().partition(|name| names::is_index(name));
-        for name in indexes.into_iter().chain(shards) {
-            self.set_aside(name).map_err(|error| error.at(&self.directory.join(name)))?;
+    /// Returns the old files that are still there, to be removed.
+    fn run(&mut self, old: &[OsString], new: NewFiles) -> Result<Vec<OsString>> {
+        let (indexes, shards): (Vec<&OsString>, Vec<&OsString>) = old.iter().partition(|name| names::is_index(name));
+        let (new_indexes, new_shards): (Vec<_>, Vec<_>) =
+            new.0.into_iter().partition(|(name, _)| names::is_index(OsStr::new(name)));
+        let is_taken = |(name, _): &(String, AtomicFile)| shards.iter().any(|old| ***old == **name);
+        let collide = new_shards.iter().any(is_taken);
+        if collide {
+            // The index first: without it no reader takes the other files for a whole.
+            for name in indexes.iter().chain(&shards) {
+                self.set_aside(name).map_err(|error| error.at(&self.directory.join(name)))?;
+            }
         }
-        for (name, file) in new.0 {
+        // Without a collision the old bundle stays complete until the index is replaced or removed, in one step.
+        for (name, file) in new_shards {
             self.publish(&name, file).map_err(|error| error.at(&self.directory.join(&name)))?;
         }
+        if !collide {
+            for name in indexes {
+                let keep = if new_indexes.is_empty() { Swap::set_aside } else { Swap::link_aside };
+                keep(self, name).map_err(|error| error.at(&self.directory.join(name)))?;
+            }
+        }
+        for (name, file) in new_indexes {
+            self.publish(&name, file).map_err(|error| error.at(&self.directory.join(&name)))?;
+        }
+        Ok(if collide { Vec::new() } else { shards.into_iter().cloned().collect() })
+    }
+
+    /// Gives an old file a second name, to restore it from. Where the file system has no links, it is set aside.
+    fn link_aside(&mut self, name: &OsStr) -> Result<()> {
+        step()?;
+        let hidden = hidden(name);
+        let (from, to) = (self.directory.join(name), self.directory.join(&hidden));
+        // Of an earlier call that was killed.
+        let _ = fs::remove_file(&to);
+        if fs::hard_link(from, to).is_err() {
+            return self.set_aside(name);
+        }
+        self.aside.push((name.to_owned(), hidden));
         Ok(())
     }
 
     fn set_aside(&mut self, name: &OsStr) -> Result<()> {
         step()?;
-        let hidden = OsString::from(format!(".{}{ASIDE}", name.to_string_lossy()));
+        let hidden = hidden(name);
         let (from, to) = (self.directory.join(name), self.directory.join(&hidden));
         fs::rename(from, to).map_err(|error| Error::io("rename", &error))?;
         self.aside.push((name.to_owned(), hidden));
@@ -334,7 +375,12 @@ impl Swap<'_> {
             }
         }
         for (name, hidden) in self.aside.iter().rev() {
-            if fs::rename(self.directory.join(hidden), self.directory.join(name)).is_err() {
+            let (from, to) = (self.directory.join(hidden), self.directory.join(name));
+            let renamed = fs::rename(&from, to);
+            if renamed.is_ok() {
+                // Renaming one link to another of the same file leaves both.
+                let _ = fs::remove_file(from);
+            } else {
                 let (name, hidden) = (name.to_string_lossy(), hidden.to_string_lossy());
                 lost = lost.or(Some(format!("; the old file {} is now named {}", Name(&name), Name(&hidden))));
             }
@@ -369,6 +415,11 @@ impl Swap<'_> {
     }
 }
 
+/// The name of an old file while it is being replaced.
+fn hidden(name: &OsStr) -> OsString {
+    OsString::from(format!(".{}{ASIDE}", name.to_string_lossy()))
+}
+
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "fails in tests")]
 fn step() -> Result<()> {
@@ -394,12 +445,15 @@ mod tests {
     thread_local! {
         /// Steps until one fails.
         static REMAINING: Cell<Option<usize>> = const { Cell::new(None) };
+        /// Whether that step panics.
+        static KILLED: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(super) fn step() -> Result<()> {
         let remaining = REMAINING.get();
         REMAINING.set(remaining.and_then(|steps| steps.checked_sub(1)));
         match remaining {
+            Some(0) if KILLED.get() => panic!("killed"),
             Some(0) => Err(Error::new(Status::Io, "injected")),
             _ => Ok(()),
         }
@@ -467,7 +521,7 @@ mod tests {
                         assert_eq!(old, 0);
                         break;
                     }
-                    Err(_) if contents(directory).keys().any(|name| is_aside(name)) => {
+                    Err(error) if error.message().contains("in place") || contents(directory) != before => {
                         let bundle = Bundle::open(&directory.join(main_file(new)), &OpenOptions::default());
                         assert_eq!(bundle.expect("opens").len(), new);
                         break;
@@ -484,6 +538,51 @@ mod tests {
             let mut expected = contents(fresh.path());
             expected.insert("m.fp16-00001-of-00002.safetensors".into(), b"another bundle".to_vec());
             assert_eq!(contents(directory), expected, "from {old} to {new}");
+        }
+    }
+
+    /// A process that is killed undoes nothing: a panic at a step stands for it.
+    #[test]
+    fn a_reader_never_sees_a_mixture_wherever_the_process_is_killed() {
+        for (old, new) in [(5, 5), (5, 9), (9, 5), (5, 2), (2, 5)] {
+            let collide = old == new;
+            for steps in 0.. {
+                let root = tempfile::tempdir().expect("a temporary directory");
+                write(root.path(), &data(old, 1), Durability::NotDurable, false).expect("writes");
+                REMAINING.set(Some(steps));
+                KILLED.set(true);
+                let outcome = std::panic::catch_unwind(|| {
+                    write(root.path(), &data(new, 2), Durability::NotDurable, true).expect("writes");
+                });
+                REMAINING.set(None);
+                KILLED.set(false);
+                let is = |tensors, byte| {
+                    // By its index or file, and by the directory: without an index, a complete set of shards is a
+                    // bundle.
+                    let paths = [root.path().join(main_file(tensors)), root.path().to_owned()];
+                    let opened = paths.iter().filter_map(|path| Bundle::open(path, &OpenOptions::default()).ok());
+                    opened.into_iter().any(|bundle| {
+                        let all = |index| {
+                            let view = bundle.map_at(index).expect("maps");
+                            // SAFETY: nothing modifies the files.
+                            unsafe { view.bytes() }.iter().all(|&found| found == byte)
+                        };
+                        bundle.len() == tensors && (0..tensors).all(all)
+                    })
+                };
+                let is_missing = || {
+                    let opened = Bundle::open(root.path(), &OpenOptions::default());
+                    let held = |name: &OsString| is_aside(name) || name == main_file(old);
+                    opened.is_err() && contents(root.path()).keys().any(held)
+                };
+                assert!(
+                    is(old, 1) || is(new, 2) || (collide && is_missing()),
+                    "{old} to {new}, killed at step {steps}"
+                );
+                if outcome.is_ok() {
+                    break;
+                }
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use crate::aligned_cache::{self, CacheOptions, CacheReport};
 
 /// An aligned cache file that is up to date.
 ///
-/// Freed by `sa_aligned_cache_free`, which leaves the file where it is. Immutable, and safe to use from several threads at
-/// once.
+/// Freed by `sa_aligned_cache_free`, which leaves the file where it is. Immutable, and safe to use from several threads
+/// at once.
 pub struct sa_aligned_cache(CacheReport, CString);
 
 /// Options of `sa_aligned_cache_write`. Initialise with `SA_INIT`.
@@ -63,22 +63,22 @@ sized_struct!(sa_aligned_cache_report, reserved);
 /// Writes the misaligned tensors of a model, aligned, into a file in a cache directory. The source is not changed.
 ///
 /// Pass the path of that file as `sa_open_options.aligned_cache` to open the model with both files mapped, each tensor
-/// taken from where it is aligned. Unlike that of a copy, the memory then belongs to a file and can be evicted. The cache
-/// file holds the misaligned tensors only, and is itself a valid safetensors file.
+/// taken from where it is aligned. Unlike that of a copy, the memory then belongs to a file and can be evicted. The
+/// cache file holds the misaligned tensors only, and is itself a valid safetensors file.
 ///
 /// The metadata of the cache file records the size, modification time, device and inode of the source and a hash of its
-/// header, but no hash of its data. The name of the file depends on the real path of the source only: a stale file is
-/// replaced, one that is up to date is kept, and nothing else in the directory is touched. Concurrent calls for the same
-/// source are serialised. Files for sources that no longer exist are left for the caller to remove.
+/// header, but no hash of its data. The name of the file depends on the path of the source only: a stale file is
+/// replaced, one that is up to date is kept, and nothing else in the directory is touched. Concurrent calls for the
+/// same source are serialised. Files for sources that no longer exist are left for the caller to remove.
 ///
 /// @param source     A file, or a bundle as for `sa_bundle_open`; NUL-terminated, in the system's encoding.
 /// @param directory  The cache directory, not that of the source. It is created if it is missing.
 /// @param options    Null for the defaults.
 /// @param cache      Receives the cache, to be freed with `sa_aligned_cache_free`.
 /// @param error      Null, or receives the error.
-/// @return `SA_ERR_REFUSED` if the directory is that of the source, or has too little free space. `SA_ERR_CHANGED` if the
-///         source was modified during the call. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of
-///         opening the source. Whatever fails, the cache file is the old one or the new one, complete.
+/// @return `SA_ERR_REFUSED` if the directory is that of the source, or has too little free space. `SA_ERR_CHANGED` if
+///         the source was modified during the call. `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results
+///         of opening the source. Whatever fails, the cache file is the old one or the new one, complete.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.

@@ -94,8 +94,8 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, argument: &st
     }
 }
 
-/// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is null
-/// and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
+/// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is
+/// null and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
 ///
 /// # Safety
 /// `pointer` is null or points to `len` bytes, or to a NUL-terminated string, that live through the call.

@@ -15,12 +15,12 @@ use crate::writer::WriteOptions;
 
 /// An open bundle: the tensors of several files as if they were in one.
 ///
-/// A bundle is a model file, the shards of one model, or an index (`model.safetensors.index.json`) with its shards, as the
-/// Hugging Face libraries name them. Tensors are indexed in the order of the shards, which are sorted by file name, and
-/// within a shard in the order of their data.
+/// A bundle is a model file, the shards of one model, or an index (`model.safetensors.index.json`) with its shards, as
+/// the Hugging Face libraries name them. Tensors are indexed in the order of the shards, which are sorted by file name,
+/// and within a shard in the order of their data.
 ///
-/// Reference-counted: `sa_bundle_free` releases the reference that a call returned. Immutable, and safe to use from several
-/// threads at once. Views keep the mapping of their shard alive on their own.
+/// Reference-counted: `sa_bundle_free` releases the reference that a call returned. Immutable, and safe to use from
+/// several threads at once. Views keep the mapping of their shard alive on their own.
 pub struct sa_bundle {
     bundle: Bundle,
     shards: Vec<sa_file>,
@@ -28,23 +28,23 @@ pub struct sa_bundle {
 
 /// Opens and maps a bundle, and checks that its files belong together. Never writes anything.
 ///
-/// With an index, the index decides: model files that it does not list are not opened, and tensors that it does not list
-/// are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed wherever
-/// they lead, as in a download cache.
+/// With an index, the index decides: model files that it does not list are not opened, and tensors that it does not
+/// list are not part of the bundle. An entry is a path below the directory of the index. Symbolic links are followed
+/// wherever they lead, as in a download cache.
 ///
-/// A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as `fp16`.
-/// Without an index it stands for its one set of model files. Files that start with `._` or end with `.incomplete` are
-/// ignored.
+/// A directory stands for the bundle of its only index or, if it has several, of the one without a variant such as
+/// `fp16`. Without an index it stands for its one set of model files. Files that start with `._` or end with
+/// `.incomplete` are ignored.
 ///
 /// @param path     A directory, an index or a model file; NUL-terminated, in the system's encoding.
 /// @param options  Null for the defaults. They apply to each shard.
 /// @param bundle   Receives the bundle, to be freed with `sa_bundle_free`.
 /// @param error    Null, or receives the error, which names the file at fault.
-/// @return `SA_ERR_INVALID_ARGUMENT` for a directory with several bundles; the message lists them. `SA_ERR_NOT_FOUND` for a
-///         directory without model files. `SA_ERR_IO` with `os_error` ENOENT for a missing shard. `SA_ERR_FORMAT` for a
-///         tensor that is in two shards, a malformed index, an index entry whose shard lacks the tensor, and an entry
-///         outside the directory of the index, in which case nothing is opened. `SA_ERR_TOO_LARGE` for an index above
-///         100000000 bytes. `SA_ERR_CHANGED` if a file was replaced during the call. Otherwise as `sa_file_open`.
+/// @return `SA_ERR_INVALID_ARGUMENT` for a directory with several bundles; the message lists them. `SA_ERR_NOT_FOUND`
+///         for a directory without model files. `SA_ERR_IO` with `os_error` ENOENT for a missing shard. `SA_ERR_FORMAT`
+///         for a tensor that is in two shards, a malformed index, an index entry whose shard lacks the tensor, and an
+///         entry outside the directory of the index, in which case nothing is opened. `SA_ERR_TOO_LARGE` for an index
+///         above 100000000 bytes. `SA_ERR_CHANGED` if a file was replaced during the call. Otherwise as `sa_file_open`.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -95,7 +95,8 @@ pub unsafe extern "C" fn sa_bundle_len(bundle: *const sa_bundle) -> usize {
 ///
 /// @param bundle  The bundle.
 /// @param index   From 0 to `sa_bundle_len` - 1.
-/// @param info    Receives the description. Its pointers are valid until the bundle and the views of the shard are gone.
+/// @param info    Receives the description. Its pointers are valid until the bundle and the views of the shard are
+///                gone.
 /// @param shard   Null, or receives the shard, for `sa_bundle_shard`.
 /// @param error   Null, or receives the error.
 /// @return `SA_ERR_NOT_FOUND` if the index is out of range.
@@ -227,8 +228,8 @@ pub unsafe extern "C" fn sa_bundle_metadata_len(bundle: *const sa_bundle) -> usi
     unsafe { bundle.as_ref() }.map_or(0, |bundle| bundle.bundle.metadata_len())
 }
 
-/// A metadata entry. With an index these are the entries of its `metadata` object, such as `total_size`; values other than
-/// strings are JSON. Without an index they are those of the first shard. See `sa_file_metadata_at` for each shard.
+/// A metadata entry. With an index these are the entries of its `metadata` object, such as `total_size`; values other
+/// than strings are JSON. Without an index they are those of the first shard. See `sa_file_metadata_at` for each shard.
 ///
 /// @param bundle  The bundle.
 /// @param index   From 0 to `sa_bundle_metadata_len` - 1.
@@ -266,8 +267,8 @@ pub unsafe extern "C" fn sa_bundle_metadata_at(
     }
 }
 
-/// The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that the
-/// fewest readers accept.
+/// The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that
+/// the fewest readers accept.
 ///
 /// @param bundle  The bundle.
 /// @param stats   Receives the counts.
@@ -306,8 +307,8 @@ pub unsafe extern "C" fn sa_bundle_shard_len(bundle: *const sa_bundle) -> usize 
 ///
 /// @param bundle  The bundle.
 /// @param shard   From 0 to `sa_bundle_shard_len` - 1, in the order of the file names.
-/// @return The file, valid until the bundle is freed; it belongs to the bundle. Null if the shard is out of range, and for
-///         null.
+/// @return The file, valid until the bundle is freed; it belongs to the bundle. Null if the shard is out of range, and
+///         for null.
 ///
 /// # Safety
 /// `bundle` is null or a bundle.
@@ -347,8 +348,8 @@ pub unsafe extern "C" fn sa_bundle_is_current(
 /// A place that holds a bundle, for programs that reload a model while other threads use it: one thread opens the new
 /// bundle and sets it; every other thread gets a reference before it uses the bundle, and releases it afterwards.
 ///
-/// Freed by `sa_bundle_slot_free`. `sa_bundle_slot_get` and `sa_bundle_slot_set` are safe to call from several threads at
-/// once.
+/// Freed by `sa_bundle_slot_free`. `sa_bundle_slot_get` and `sa_bundle_slot_set` are safe to call from several threads
+/// at once.
 pub struct sa_bundle_slot(Mutex<Arc<sa_bundle>>);
 
 /// Makes a slot that holds a bundle.
@@ -523,17 +524,19 @@ impl From<&ShardedReport> for sa_sharded_report {
     }
 }
 
-/// Writes a bundle: shards named `PREFIX-00001-of-00002.safetensors` and the index `PREFIX.safetensors.index.json`, as the
-/// Hugging Face libraries name them. If one shard is enough, it is named `PREFIX.safetensors` and there is no index.
+/// Writes a bundle: shards named `PREFIX-00001-of-00002.safetensors` and the index `PREFIX.safetensors.index.json`, as
+/// the Hugging Face libraries name them. If one shard is enough, it is named `PREFIX.safetensors` and there is no
+/// index.
 ///
-/// The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the shard
-/// above `max_shard_bytes`; a larger tensor gets a shard of its own. The same input gives the same bytes.
+/// The tensors are split in their order. A new shard begins where the next tensor would bring the tensor data of the
+/// shard above `max_shard_bytes`; a larger tensor gets a shard of its own. The same input gives the same bytes.
 ///
 /// Space for all files is reserved first, and every file is complete before any name in the directory changes. Files of
-/// the same prefix are refused unless `replace` is set. Then the old files are set aside, the index first, as hidden files;
-/// the new shards get their names, and the index last; the old files are removed. A reader that opens the bundle in between
-/// finds a missing file, not a mixture; `sa_bundle_open` returns an error then. Files that are open or mapped keep their
-/// content. Concurrent calls for the same directory and prefix are not serialised.
+/// the same prefix are refused unless `replace` is set. Then the shards get their names, the index last, and stale
+/// files are removed. If no new shard has the name of an old one, the old bundle stays complete until the index is
+/// replaced, in one step. If names collide (as many shards as before), the old files are first set aside under hidden
+/// names: a reader finds a missing file in between, never a mixture. Files that are open or mapped keep their content.
+/// Concurrent calls for the same directory and prefix are not serialised.
 ///
 /// @param directory        An existing directory, NUL-terminated, in the system's encoding.
 /// @param prefix           Such as `model`. Not empty, without a directory separator, and not starting with a dot.

@@ -29,12 +29,12 @@ pub enum sa_map_mode {
     SA_MAP_COPY_ON_WRITE = 1,
 }
 
-/// How a misaligned tensor is mapped: a tensor that is not empty and whose address is not a multiple of its dtype width.
-/// The other way to handle misaligned tensors is an aligned cache; see `sa_open_options.aligned_cache`.
+/// How a misaligned tensor is mapped: a tensor that is not empty and whose address is not a multiple of its dtype
+/// width. The other way to handle misaligned tensors is an aligned cache; see `sa_open_options.aligned_cache`.
 #[repr(i32)]
 pub enum sa_unaligned {
-    /// As an aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that exist
-    /// at the same time, freed with the last, and counted in `sa_stats`.
+    /// As an aligned copy in anonymous memory. It is made when the tensor is first mapped, shared by all views that
+    /// exist at the same time, freed with the last, and counted in `sa_stats`.
     SA_UNALIGNED_COPY = 0,
     /// Not at all: mapping it fails with `SA_ERR_UNALIGNED`.
     SA_UNALIGNED_ERROR = 1,
@@ -76,7 +76,8 @@ pub struct sa_open_options {
     pub map_mode: i32,
     /// An `sa_unaligned`. The default is `SA_UNALIGNED_COPY`.
     pub unaligned: i32,
-    /// If non-zero, reject everything that the reference reader rejects: gaps, trailing bytes, a header padded with NUL.
+    /// If non-zero, reject everything that the reference reader rejects: gaps, trailing bytes, a header padded with
+    /// NUL.
     pub strict: i32,
     /// An `sa_read_ahead`. The default is `SA_READ_AHEAD_NONE`.
     pub read_ahead: i32,
@@ -299,10 +300,11 @@ pub unsafe extern "C" fn sa_file_open_descriptor(
 /// @param context  The `release_context` of the call.
 pub type sa_release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// Opens a model that is in memory, as `sa_file_open`. The library borrows the bytes: it neither copies nor writes them.
+/// Opens a model that is in memory, as `sa_file_open`. The library borrows the bytes: it neither copies nor writes
+/// them.
 ///
-/// Tensors whose address is misaligned count as misaligned: an address that is a multiple of 64 avoids copies of aligned
-/// files.
+/// Tensors whose address is misaligned count as misaligned: an address that is a multiple of 64 avoids copies of
+/// aligned files.
 ///
 /// @param data             The file's bytes. They must not change until `release` is called.
 /// @param nbytes           Their number.
@@ -541,8 +543,8 @@ pub unsafe extern "C" fn sa_file_stats(file: *const sa_file, stats: *mut sa_stat
     }
 }
 
-/// The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory. Valid
-/// until the file is freed.
+/// The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory.
+/// Valid until the file is freed.
 ///
 /// # Safety
 /// `file` is null or a file.
@@ -564,8 +566,8 @@ pub unsafe extern "C" fn sa_file_path(file: *const sa_file) -> *const c_char {
 ///                    file: do not close it, and read with `pread`.
 /// @param offset      Receives the start of the model, in bytes from the start of that file.
 /// @param error       Null, or receives the error.
-/// @return `SA_ERR_CHANGED` if the path names another file by then; `SA_ERR_INVALID_ARGUMENT` for a file that was opened
-///         from memory; `SA_ERR_IO`.
+/// @return `SA_ERR_CHANGED` if the path names another file by then; `SA_ERR_INVALID_ARGUMENT` for a file that was
+///         opened from memory; `SA_ERR_IO`.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.
@@ -589,8 +591,8 @@ pub unsafe extern "C" fn sa_file_descriptor(
     }
 }
 
-/// Whether the path that a file was opened by still names this file, with the size and modification time that it had. For
-/// programs that reload a model when it is replaced.
+/// Whether the path that a file was opened by still names this file, with the size and modification time that it had.
+/// For programs that reload a model when it is replaced.
 ///
 /// @param file        The file.
 /// @param is_current  Receives 1, or 0 if another file was renamed over it, if it was modified, or if the path is gone.

@@ -32,8 +32,8 @@ pub extern "C" fn sa_status_name(status: i32) -> *const c_char {
     Status::from_number(status).map_or("unknown\0", Status::name_with_nul).as_ptr().cast()
 }
 
-/// The name of a dtype as it is written in a file, such as `"BF16"`; `"unknown"` for any other value. Never null; not to
-/// be freed.
+/// The name of a dtype as it is written in a file, such as `"BF16"`; `"unknown"` for any other value. Never null; not
+/// to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sa_dtype_name(dtype: i32) -> *const c_char {
     Dtype::from_number(dtype).map_or("unknown\0", Dtype::name_with_nul).as_ptr().cast()

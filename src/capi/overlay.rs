@@ -8,8 +8,8 @@ use super::status::{sa_error, sa_status};
 use super::write::{durability, layout, progress, sa_progress};
 use crate::overlay::{self, OverlayOptions, OverlayReport};
 
-/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the call,
-/// before the call returns. It must not throw or `longjmp`.
+/// Called for each file that an overlay links or leaves out although it is misaligned, on the thread that made the
+/// call, before the call returns. It must not throw or `longjmp`.
 ///
 /// @param context  The `warning_context` of the options.
 /// @param path     The file, NUL-terminated, in the system's encoding; valid during the call.
@@ -30,8 +30,8 @@ pub struct sa_overlay_options {
     pub durability: i32,
     /// As in `sa_repair_options`.
     pub skip_verify: i32,
-    /// If non-zero, drop the bytes after the last tensor. By default a misaligned file that has such bytes is linked as it
-    /// is, with a warning.
+    /// If non-zero, drop the bytes after the last tensor. By default a misaligned file that has such bytes is linked as
+    /// it is, with a warning.
     pub drop_trailing: i32,
     /// Null, or called with the progress of all files that are written.
     pub progress: sa_progress,
@@ -102,8 +102,9 @@ impl From<&OverlayReport> for sa_overlay_report {
 /// @param options  Null for the defaults.
 /// @param report   Null, or receives the report.
 /// @param error    Null, or receives the error.
-/// @return `SA_ERR_REFUSED` if the output has other content, is inside the bundle or contains it, or if there is too little
-///         free space; then nothing was changed. `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`.
+/// @return `SA_ERR_REFUSED` if the output has other content, is inside the bundle or contains it, or if there is too
+///         little free space; then nothing was changed. `SA_ERR_CANCELLED`, `SA_ERR_CHANGED`, `SA_ERR_NO_SPACE`,
+///         `SA_ERR_IO`.
 ///
 /// # Safety
 /// Pointers are null or valid for the call.

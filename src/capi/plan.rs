@@ -6,8 +6,8 @@ use super::types::{sa_metadata, sa_tensor, specs};
 use crate::error::{Error, Status};
 use crate::layout::{Placement, Plan};
 
-/// A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For programs
-/// that write a file through their own stream.
+/// A computed file layout: the bytes of the header, and the order, the offsets and the gaps of the tensors. For
+/// programs that write a file through their own stream.
 ///
 /// Freed by `sa_plan_free`. Immutable, and safe to use from several threads at once.
 pub struct sa_plan(Plan);
@@ -142,8 +142,8 @@ pub unsafe extern "C" fn sa_plan_len(plan: *const sa_plan) -> usize {
     unsafe { plan.as_ref() }.map_or(0, |plan| plan.0.placements().len())
 }
 
-/// The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors follow
-/// the header and each other without a seek.
+/// The tensor at a position of the file. Written in the order of their positions, each after its gap, the tensors
+/// follow the header and each other without a seek.
 ///
 /// @param plan       The plan.
 /// @param position   From 0 to `sa_plan_len` - 1.

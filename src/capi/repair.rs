@@ -42,8 +42,8 @@ pub struct sa_repair_options {
     pub layout: i32,
     /// An `sa_durability`. The default is `SA_DURABLE`.
     pub durability: i32,
-    /// If non-zero, do not verify the new file. By default every tensor is read back and compared with the source before
-    /// the new file is put in place.
+    /// If non-zero, do not verify the new file. By default every tensor is read back and compared with the source
+    /// before the new file is put in place.
     pub skip_verify: i32,
     /// If non-zero, drop the bytes after the last tensor. By default a file that has such bytes and needs repair is
     /// refused, since they may be data.
@@ -123,24 +123,26 @@ impl From<RepairReport> for sa_repair_report {
     }
 }
 
-/// Writes a repaired copy of a file, in which every tensor maps without a copy. The bytes of every tensor stay the same.
+/// Writes a repaired copy of a file, in which every tensor maps without a copy. The bytes of every tensor stay the
+/// same.
 ///
 /// Repaired are misaligned tensors, a header padded with NUL bytes, gaps (in the compact layout) and, with
-/// `drop_trailing`, bytes after the last tensor. A file without any of these is copied byte for byte. Whatever fails, the
-/// file at the destination is the old one or the new one, complete. Metadata and its order, mode and, where permitted,
-/// owner are kept. Memory use does not grow with the data: it stays below 8 MiB plus five times the size of the header.
+/// `drop_trailing`, bytes after the last tensor. A file without any of these is copied byte for byte. Whatever fails,
+/// the file at the destination is the old one or the new one, complete. Metadata and its order, mode and, where
+/// permitted, owner are kept. Memory use does not grow with the data: it stays below 8 MiB plus five times the size of
+/// the header.
 ///
 /// @param source       NUL-terminated, in the system's encoding. A symbolic link is followed.
-/// @param destination  Path of the repaired file, NUL-terminated, in the system's encoding. An existing file is replaced
-///                     unless it is read-only. The source itself, by whatever name, is refused; see
+/// @param destination  Path of the repaired file, NUL-terminated, in the system's encoding. An existing file is
+///                     replaced unless it is read-only. The source itself, by whatever name, is refused; see
 ///                     `sa_repair_in_place`.
 /// @param options      Null for the defaults.
 /// @param report       Null, or receives the report.
 /// @param error        Null, or receives the error.
-/// @return `SA_ERR_REFUSED`, with the alternative in the message, if the destination is the source, is read-only, is in a
-///         read-only directory or in a content-addressed cache, if trailing bytes would be lost, or if there is too
-///         little free space. `SA_ERR_UNSUPPORTED` for a file that needs a new layout and has a dtype that is not part of
-///         the format. `SA_ERR_CHANGED` if the source was modified during the call; then nothing was replaced.
+/// @return `SA_ERR_REFUSED`, with the alternative in the message, if the destination is the source, is read-only, is in
+///         a read-only directory or in a content-addressed cache, if trailing bytes would be lost, or if there is too
+///         little free space. `SA_ERR_UNSUPPORTED` for a file that needs a new layout and has a dtype that is not part
+///         of the format. `SA_ERR_CHANGED` if the source was modified during the call; then nothing was replaced.
 ///         `SA_ERR_CANCELLED`, `SA_ERR_NO_SPACE`, `SA_ERR_IO`, and the results of `sa_file_open` for a malformed file.
 ///
 /// # Safety

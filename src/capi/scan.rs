@@ -24,8 +24,8 @@ pub struct sa_scan {
 pub struct sa_scan_options {
     /// Size of this struct in bytes, set by `SA_INIT`.
     pub struct_size: usize,
-    /// The alignment for `tensors_below_alignment`, in bytes: a power of two from 8 to 2097152. 0 for the default of 64.
-    /// Which tensors are misaligned does not depend on it.
+    /// The alignment for `tensors_below_alignment`, in bytes: a power of two from 8 to 2097152. 0 for the default of
+    /// 64. Which tensors are misaligned does not depend on it.
     pub alignment: u64,
     /// For the tests of the ABI.
     #[cfg(safealign_grown)]
@@ -73,8 +73,8 @@ pub struct sa_scan_report {
     pub conforms: i32,
     /// Why the reference reader would reject the file, as a message; null if it would open it.
     pub nonconforming: *const c_char,
-    /// The same as a code: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"` or `"SIZE_OVERFLOW"`;
-    /// null if it would open the file.
+    /// The same as a code: `"HOLE"`, `"TRAILING_BYTES"`, `"HEADER_TRAILING_NUL"`, `"UNKNOWN_DTYPE"` or
+    /// `"SIZE_OVERFLOW"`; null if it would open the file.
     pub nonconforming_reason: *const c_char,
     /// For the tests of the ABI.
     #[cfg(safealign_grown)]

@@ -66,8 +66,8 @@ impl From<Status> for sa_status {
     }
 }
 
-/// Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status` is
-/// `SA_OK` and the message is empty. The struct never grows.
+/// Describes a failure, in 512 bytes of memory that the caller provides. Nothing has to be freed. On success `status`
+/// is `SA_OK` and the message is empty. The struct never grows.
 #[repr(C)]
 pub struct sa_error {
     /// An `sa_status`.

@@ -25,8 +25,8 @@ pub enum sa_origin {
 pub enum sa_advice {
     /// Read the pages ahead of use.
     SA_ADVICE_WILL_NEED = 0,
-    /// The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds the
-    /// only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
+    /// The pages may be evicted; they are read from the file again when they are accessed. Ignored where memory holds
+    /// the only copy: for an aligned copy, with `SA_MAP_COPY_ON_WRITE`, and where the file could not be mapped.
     SA_ADVICE_DO_NOT_NEED = 1,
     /// Random access: reading ahead is of no use.
     SA_ADVICE_RANDOM = 2,
@@ -36,16 +36,16 @@ pub enum sa_advice {
 
 /// The bytes of a tensor. Initialise with `SA_INIT` before the call that fills it.
 ///
-/// A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each view
-/// that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be released on
-/// any thread, and read by several threads at once.
+/// A view keeps its mapping alive, even if the file is closed first. Pass `owner` to `sa_view_release` once for each
+/// view that was made and once for each `sa_view_retain`. No field is valid after the last release. A view may be
+/// released on any thread, and read by several threads at once.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sa_view {
     /// Size of this struct in bytes, set by `SA_INIT`.
     pub struct_size: usize,
-    /// `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the file
-    /// was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
+    /// `nbytes` bytes: elements in row-major order, little-endian. Never null, and aligned for the dtype unless the
+    /// file was opened with `SA_UNALIGNED_BORROW`. Read-only; see `sa_view_writable`.
     pub data: *const c_void,
     /// Size of the data in bytes.
     pub nbytes: usize,
@@ -181,8 +181,8 @@ pub unsafe extern "C" fn sa_view_retain(owner: *mut c_void) {
     }
 }
 
-/// A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays as
-/// it is. The caller synchronises writes with reads on other threads.
+/// A pointer through which a view's bytes may be written. All views of the tensor see what is written; the file stays
+/// as it is. The caller synchronises writes with reads on other threads.
 ///
 /// @param view   A view that is not released yet.
 /// @param data   Receives the address; the same as `data` of the view.

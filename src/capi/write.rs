@@ -15,12 +15,12 @@ use crate::writer::{self, Durability, WriteOptions, WriteReport};
 pub enum sa_layout {
     /// No gaps, so every reader opens the file. Tensors are sorted, stably, by the largest power of two that divides
     /// their size in bytes (at most the alignment), largest first; empty tensors come before all others. Every tensor
-    /// then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a multiple
-    /// of the alignment starts at a multiple of the alignment.
+    /// then starts at a multiple of that power, hence at a multiple of its dtype width. A tensor whose size is a
+    /// multiple of the alignment starts at a multiple of the alignment.
     SA_LAYOUT_COMPACT = 0,
     /// The caller's order, with every tensor at a multiple of the alignment and zero bytes in the gaps (at most
-    /// alignment - 1 bytes for each tensor). MLX and its forks open such a file; the reference reader (the `safetensors`
-    /// package) rejects it.
+    /// alignment - 1 bytes for each tensor). MLX and its forks open such a file; the reference reader (the
+    /// `safetensors` package) rejects it.
     SA_LAYOUT_PADDED = 1,
 }
 
@@ -147,9 +147,9 @@ impl From<WriteReport> for sa_write_report {
 
 /// Writes a file in which every tensor starts at a multiple of its dtype width, so that a loader can map all of them.
 ///
-/// The file at `path` is replaced atomically: whatever fails, it is the old file or the new one, complete. A file may be
-/// replaced while it is mapped. A symbolic link at `path` is replaced, not followed. The mode of a replaced file is kept;
-/// a new file follows the umask.
+/// The file at `path` is replaced atomically: whatever fails, it is the old file or the new one, complete. A file may
+/// be replaced while it is mapped. A symbolic link at `path` is replaced, not followed. The mode of a replaced file is
+/// kept; a new file follows the umask.
 ///
 /// The data is written from the caller's buffers without a copy, except for a durable file of 512 MiB or more on Linux:
 /// that is written past the page cache, through two staging buffers of 8 MiB.
@@ -162,8 +162,8 @@ impl From<WriteReport> for sa_write_report {
 /// @param options     Null for the defaults.
 /// @param report      Null, or receives the report.
 /// @param error       Null, or receives the error.
-/// @return `SA_ERR_INVALID_ARGUMENT` also for a duplicate or reserved name and for a size that does not match the shape;
-///         `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more; `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
+/// @return `SA_ERR_INVALID_ARGUMENT` also for a duplicate or reserved name and for a size that does not match the
+///         shape; `SA_ERR_TOO_LARGE` for a header of 100000000 bytes or more; `SA_ERR_NO_SPACE`, `SA_ERR_IO`,
 ///         `SA_ERR_CANCELLED`.
 ///
 /// # Safety

@@ -231,8 +231,8 @@ pub unsafe extern "C" fn sa_writer_first_missing(
 
 /// Puts the file in place of the one at the path. The writer still has to be freed with `sa_writer_free`.
 ///
-/// If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written and
-/// the call repeated. After any other result the writer can only be freed.
+/// If bytes are missing (`SA_ERR_INVALID_ARGUMENT`; the message names the tensor and the bytes), they can be written
+/// and the call repeated. After any other result the writer can only be freed.
 ///
 /// @param writer  The writer.
 /// @param report  Null, or receives the report.

@@ -257,8 +257,8 @@ impl File {
     /// The open file, and the offset in bytes where the model starts in it.
     ///
     /// A file that was opened by its path is opened again by the first call, and stays open until the `File` and its
-    /// views are gone. Fails if the path names another file by then ([`Status::Changed`]), and for a file that was opened
-    /// from memory ([`Status::InvalidArgument`]).
+    /// views are gone. Fails if the path names another file by then ([`Status::Changed`]), and for a file that was
+    /// opened from memory ([`Status::InvalidArgument`]).
     pub fn descriptor(&self) -> Result<(BorrowedFd<'_>, u64)> {
         let (path, identity, descriptor) = match &self.opened().origin {
             Source::Path { path, identity, descriptor } => (path, identity, descriptor),

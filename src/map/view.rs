@@ -7,8 +7,8 @@ use super::{Advice, Origin};
 use crate::error::Result;
 use crate::header::TensorInfo;
 
-/// A tensor of an open file. It keeps the file's mapping alive: the [`File`](super::File) may be dropped first. Cheap to
-/// clone; safe to use from several threads at once.
+/// A tensor of an open file. It keeps the file's mapping alive: the [`File`](super::File) may be dropped first. Cheap
+/// to clone; safe to use from several threads at once.
 #[derive(Clone)]
 pub struct View {
     keeper: Arc<Keeper>,
@@ -38,7 +38,8 @@ impl View {
 
     /// The first byte, for writing. Every view of the tensor sees what is written; the file does not change.
     ///
-    /// Fails unless the file was opened with [`MapMode::CopyOnWrite`](super::MapMode::CopyOnWrite) ([`Status::InvalidArgument`](crate::error::Status::InvalidArgument)).
+    /// Fails unless the file was opened with [`MapMode::CopyOnWrite`](super::MapMode::CopyOnWrite)
+    /// ([`Status::InvalidArgument`](crate::error::Status::InvalidArgument)).
     pub fn writable(&self) -> Result<*mut u8> {
         self.keeper.writable(self.span())
     }

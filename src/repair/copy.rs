@@ -317,6 +317,9 @@ mod tests {
         let other = [run(1, 7, 299_990)];
         job.compare = &other;
         let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();
-        assert_eq!(error.to_string(), "target: tensor at 7: the written data differs from the source at byte 1 of the source");
+        assert_eq!(
+            error.to_string(),
+            "target: tensor at 7: the written data differs from the source at byte 1 of the source"
+        );
     }
 }

@@ -45,7 +45,8 @@ pub(super) fn not_in_a_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file that is marked read-only, or whose directory is. This also applies to root, whom the system would not stop.
+/// Refuses a file that is marked read-only, or whose directory is. This also applies to root, whom the system would not
+/// stop.
 pub(super) fn may_write(path: &Path, found: &Metadata) -> Result<()> {
     if found.mode() & 0o222 == 0 || !is_writable(path) {
         return refuse(format!("is read-only: make it writable (chmod u+w), or {WAY_OUT}"));

@@ -1,5 +1,5 @@
-//! Large durable files, past the page cache: nothing of them has to be written back at the end, and nothing else is pushed
-//! out of memory by them.
+//! Large durable files, past the page cache: nothing of them has to be written back at the end, and nothing else is
+//! pushed out of memory by them.
 //!
 //! The disk takes whole blocks from aligned memory only, so the bytes go through two buffers: one is filled while the
 //! other is written.
@@ -21,8 +21,8 @@ const BUFFER: usize = 8 << 20;
 /// What offsets and lengths have to be a multiple of: no disk has larger blocks, and a page is as large.
 const BLOCK: usize = 4096;
 
-/// Writes slices one after the other from the start of the file, past the page cache. False, with nothing taken of them,
-/// where the file system cannot.
+/// Writes slices one after the other from the start of the file, past the page cache. False, with nothing taken of
+/// them, where the file system cannot.
 pub(super) fn write_pieces(
     file: &File,
     pieces: &mut dyn Iterator<Item = &[u8]>,

@@ -1,4 +1,4 @@
 #pragma once
 
-/// The version of safealign, if a file that it saves maps without a copy.
+/// The version of safealign.
 const char* parent_version();

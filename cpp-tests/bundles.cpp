@@ -1,0 +1,159 @@
+// Bundles through the C++ header: written in shards, opened by index and by directory, checked, and swapped.
+
+#include "check.h"
+#include "samples.hpp"
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace samples;
+using safealign::Bundle;
+using safealign::BundleSlot;
+using safealign::Status;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+safealign::ShardedOptions quick(bool replace = false) {
+    safealign::ShardedOptions options;
+    options.durability = safealign::Durability::NotDurable;
+    options.replace = replace;
+    return options;
+}
+
+void check_contents(const Bundle& bundle, const std::vector<Sample>& expected) {
+    CHECK_EQ(bundle.size(), expected.size());
+    for (const Sample& one : expected) {
+        const auto index = bundle.find(one.name);
+        REQUIRE(index);
+        const safealign::View view = bundle.map(one.name).value();
+        CHECK(view.origin() == safealign::Origin::Mapped && same_bytes(view.bytes(), one.bytes));
+        CHECK(same_bytes(bundle.map_at(*index).value().bytes(), one.bytes));
+        const safealign::TensorInfo info = bundle.at(*index).value();
+        CHECK(info.name == one.name && info.dtype == one.dtype && info.nbytes == one.bytes.size());
+        const sa_file* shard = bundle.shard(bundle.shard_of(*index).value());
+        std::size_t in_shard = 0;
+        CHECK(sa_file_find(shard, one.name.empty() ? nullptr : one.name.data(), one.name.size(), &in_shard, nullptr) ==
+              SA_OK);
+    }
+    CHECK_EQ(bundle.names().size(), expected.size());
+    CHECK(bundle.map("not there").error().status == Status::NotFound);
+    CHECK(bundle.at(expected.size()).error().status == Status::NotFound);
+}
+
+void written_in_shards() {
+    const std::vector<Sample> samples = hostile();
+    fs::create_directories("sharded");
+    const auto report = safealign::write_sharded("sharded", "model", 64, tensors(samples), {{"k", "v"}}, quick());
+    REQUIRE(report);
+    CHECK(report->shards > 2 && report->tensors == samples.size());
+    for (const char* path : {"sharded", "sharded/model.safetensors.index.json"}) {
+        const Bundle bundle = Bundle::open(path).value();
+        check_contents(bundle, samples);
+        CHECK_EQ(bundle.shard_count(), report->shards);
+        CHECK_EQ(bundle.stats().tensors, samples.size());
+        CHECK_EQ(bundle.stats().misaligned_tensors, 0u);
+        CHECK_EQ(bundle.stats().file_size, report->file_bytes);
+        bool has_size = false;
+        for (const auto& [key, value] : bundle.metadata()) {
+            has_size |= key == "total_size" && value == std::to_string(report->tensor_bytes);
+        }
+        CHECK(has_size);
+    }
+    // Refused unless replacing is asked for; then smaller and without stale shards.
+    CHECK(safealign::write_sharded("sharded", "model", 64, {}, {}, quick()).error().status == Status::Refused);
+    check_contents(Bundle::open("sharded").value(), samples);
+    const std::vector<Sample> other = every_dtype();
+    const Bundle old = Bundle::open("sharded").value();
+    CHECK(old.is_current().value());
+    const auto replaced = safealign::write_sharded("sharded", "model", 1 << 20, tensors(other), {}, quick(true));
+    REQUIRE(replaced);
+    CHECK_EQ(replaced->shards, 1u);
+    CHECK(fs::exists("sharded/model.safetensors") && !fs::exists("sharded/model.safetensors.index.json"));
+    check_contents(Bundle::open("sharded").value(), other);
+    CHECK(!old.is_current().value());
+    check_contents(old, samples);
+    // One file is a bundle too.
+    check_contents(Bundle::open("sharded/model.safetensors").value(), other);
+}
+
+void cancelled_writes_leave_the_old_bundle() {
+    const std::vector<Sample> samples = hostile();
+    fs::create_directories("kept");
+    CHECK(safealign::write_sharded("kept", "model", 64, tensors(samples), {}, quick()));
+    safealign::ShardedOptions options = quick(true);
+    options.progress = [](std::uint64_t, std::uint64_t) { return false; };
+    const auto cancelled = safealign::write_sharded("kept", "model", 64, tensors(every_dtype()), {}, options);
+    CHECK(!cancelled && cancelled.error().status == Status::Cancelled);
+    check_contents(Bundle::open("kept").value(), samples);
+}
+
+void errors_name_the_file() {
+    const std::vector<Sample> samples = hostile();
+    fs::create_directories("broken");
+    CHECK(safealign::write_sharded("broken", "model", 64, tensors(samples), {}, quick()));
+    for (const auto& entry : fs::directory_iterator("broken")) {
+        if (entry.path().string().find("-00001-of-") != std::string::npos) {
+            fs::remove(entry.path());
+        }
+    }
+    const auto missing = Bundle::open("broken");
+    CHECK(!missing && missing.error().status == Status::Io && missing.error().os_error == 2);
+    CHECK(!missing && missing.error().message.find("-00001-of-") != std::string::npos);
+    CHECK(Bundle::open("no such directory").error().status == Status::Io);
+    CHECK(Bundle::open(std::string_view("x\0y", 3)).error().status == Status::InvalidArgument);
+
+    const Bundle empty;
+    CHECK(empty.size() == 0 && empty.metadata().empty() && empty.shard_count() == 0 && empty.shard(0) == nullptr);
+    CHECK(empty.map("t").error().status == Status::InvalidArgument);
+    CHECK(BundleSlot::make(empty).error().status == Status::InvalidArgument);
+    CHECK(BundleSlot().get().error().status == Status::InvalidArgument);
+}
+
+/// While one thread swaps two bundles, each reader sees the tensors of one or of the other.
+void swapped_in_one_step() {
+    fs::create_directories("one");
+    fs::create_directories("two");
+    const std::vector<Sample> one = {sample("a", Dtype::U8, {1}), sample("b", Dtype::U8, {8})};
+    const std::vector<Sample> two = {sample("a", Dtype::U8, {2}), sample("b", Dtype::U8, {16})};
+    CHECK(safealign::write_sharded("one", "model", 8, tensors(one), {}, quick()));
+    CHECK(safealign::write_sharded("two", "model", 8, tensors(two), {}, quick()));
+    const BundleSlot slot = BundleSlot::make(Bundle::open("one").value()).value();
+    std::atomic<bool> stop = false;
+    std::atomic<int> mixed = 0;
+    std::vector<std::thread> readers;
+    for (int at = 0; at < 2; ++at) {
+        readers.emplace_back([&] {
+            while (!stop) {
+                const Bundle bundle = slot.get().value();
+                if (bundle.map("b")->nbytes() != 8 * bundle.map("a")->nbytes()) {
+                    ++mixed;
+                }
+            }
+        });
+    }
+    for (int round = 0; round < 200; ++round) {
+        CHECK(slot.set(Bundle::open(round % 2 == 0 ? "two" : "one").value()));
+    }
+    stop = true;
+    for (std::thread& reader : readers) {
+        reader.join();
+    }
+    CHECK_EQ(mixed.load(), 0);
+    CHECK_EQ(slot.get().value().map("a")->nbytes(), 1u);
+}
+
+}  // namespace
+
+int main() {
+    work_in("bundles.work");
+    written_in_shards();
+    cancelled_writes_leave_the_old_bundle();
+    errors_name_the_file();
+    swapped_in_one_step();
+    return check_report();
+}
