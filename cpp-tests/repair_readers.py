@@ -90,10 +90,10 @@ def check_real_models(command, wheel, folder):
         check((found["misaligned_tensors"], found["tensors"]) == (10, 10), name, "before", found)
     # Into a folder, and in place.
     run(command, "repair", old, "--output", folder / "new")
-    shutil.copytree(old, folder / "mended")
-    run(command, "repair", folder / "mended", "--in-place")
+    shutil.copytree(old, folder / "in-place")
+    run(command, "repair", folder / "in-place", "--in-place")
     run(command, "overlay", old, folder / "overlay")
-    for place in ("new", "mended", "overlay"):
+    for place in ("new", "in-place", "overlay"):
         after = scanned(command, folder / place)
         check(len(after) == 3, place, after)
         for name, found in after.items():

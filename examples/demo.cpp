@@ -1,9 +1,9 @@
-// Opens each file as it was written, rewrites it through safealign, opens the result, and prints what either costs.
+// Opens each file, rewrites it with safealign, opens the result, and prints the copies and the memory use of both.
 //
-//     demo FOLDER FILE...
+//     demo DIRECTORY FILE...
 //
-// The rewritten files go to FOLDER. Each file is opened in a process of its own: every tensor is mapped and every byte
-// touched, and the growth of the process's anonymous memory is what the kernel counts (/proc/self/smaps_rollup).
+// The rewritten files are written to DIRECTORY. Each file is opened in a separate process, which maps every tensor and
+// reads every byte. The memory use is the growth of the process's anonymous memory (/proc/self/smaps_rollup).
 
 #include <safealign.hpp>
 
@@ -18,13 +18,13 @@
 
 namespace {
 
-// What opening a file and touching every byte of it took.
+// The result of opening a file and reading every byte.
 struct Cost {
     std::uint64_t tensors = 0;
     std::uint64_t zero_copy = 0;
     std::uint64_t bytes_copied = 0;
     std::uint64_t anonymous_kib = 0;
-    // So that the touching is not optimised away, and to compare the two files by.
+    // Keeps the reads from being optimised away, and is compared between the two files.
     std::uint64_t sum = 0;
 };
 
@@ -38,7 +38,7 @@ std::uint64_t anonymous_kib() {
             return kib;
         }
     }
-    std::fputs("demo: no /proc/self/smaps_rollup: this needs Linux\n", stderr);
+    std::fputs("demo: cannot read /proc/self/smaps_rollup; the demo requires Linux\n", stderr);
     std::exit(2);
 }
 
@@ -50,7 +50,7 @@ Cost open_and_touch(const std::string& path) {
     views.reserve(file.size());
     for (std::size_t index = 0; index < file.size(); ++index) {
         views.push_back(file.map_at(index).value_or_throw());
-        // Order must not matter, since it differs between the two files.
+        // Does not depend on the order of the tensors, which differs between the two files.
         std::uint64_t sum = 0;
         for (std::byte byte : views.back().bytes()) {
             sum = sum * 31 + static_cast<std::uint64_t>(byte);
@@ -72,7 +72,8 @@ void rewrite(const std::string& from, const std::string& to) {
     for (std::size_t index = 0; index < file.size(); ++index) {
         const safealign::TensorInfo info = file.at(index).value_or_throw();
         views.push_back(file.map_at(index).value_or_throw());
-        tensors.push_back({std::string(info.name), info.dtype, {info.shape.begin(), info.shape.end()}, views.back().bytes()});
+        tensors.push_back(
+            {std::string(info.name), info.dtype, {info.shape.begin(), info.shape.end()}, views.back().bytes()});
     }
     safealign::Metadata metadata;
     for (const auto& [key, value] : file.metadata()) {
@@ -81,7 +82,7 @@ void rewrite(const std::string& from, const std::string& to) {
     (void)safealign::write_aligned(to, tensors, metadata).value_or_throw();
 }
 
-// Runs `work` in a process of its own, and brings its result back.
+// Runs `work` in a separate process and returns its result.
 template <typename Work>
 Cost apart(Work work) {
     int ends[2];
@@ -103,12 +104,12 @@ Cost apart(Work work) {
     }
     close(ends[1]);
     Cost cost;
-    const bool whole = read(ends[0], &cost, sizeof cost) == static_cast<ssize_t>(sizeof cost);
+    const bool complete = read(ends[0], &cost, sizeof cost) == static_cast<ssize_t>(sizeof cost);
     close(ends[0]);
     int status = 0;
     waitpid(child, &status, 0);
-    if (!whole || status != 0) {
-        throw std::runtime_error("a step failed");
+    if (!complete || status != 0) {
+        throw std::runtime_error("a child process failed");
     }
     return cost;
 }
@@ -123,10 +124,10 @@ void print(const char* name, const char* when, const Cost& cost) {
 
 int main(int argc, char** argv) {
     if (argc < 3) {
-        std::fputs("usage: demo FOLDER FILE...\n", stderr);
+        std::fputs("usage: demo DIRECTORY FILE...\n", stderr);
         return 2;
     }
-    const std::string folder = argv[1];
+    const std::string directory = argv[1];
     std::printf("| %-34s | %-10s | %13s | %13s | %12s |\n", "file", "", "zero-copy", "bytes copied", "anonymous");
     std::puts("|------------------------------------|------------|--------------:|--------------:|-------------:|");
     bool good = true;
@@ -134,7 +135,7 @@ int main(int argc, char** argv) {
         for (int at = 2; at < argc; ++at) {
             const std::string from = argv[at];
             const std::string name = from.substr(from.find_last_of('/') + 1);
-            const std::string to = folder + "/" + name;
+            const std::string to = directory + "/" + name;
             const Cost before = apart([&] { return open_and_touch(from); });
             apart([&] {
                 rewrite(from, to);

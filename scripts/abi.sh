@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The ABI: programs and libraries of different ages run with each other, and the header is compatible with the dump in
-# abi/. See docs/abi.md.
+# Tests the ABI: compares the header with the dump in abi/, and runs programs and libraries of different versions with
+# each other. See docs/abi.md.
 #
-#     scripts/abi.sh            # tests
-#     scripts/abi.sh --write    # writes the dump; only before a release
+#     scripts/abi.sh            # test
+#     scripts/abi.sh --write    # also replace the dump; only before a release
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh
@@ -13,7 +13,7 @@ out=$PWD/build/abi
 dump=abi/safealign-0.2.abi
 mkdir -p "$out"
 
-# dump_of HEADER NAME: makes build/abi/NAME.abi of a header.
+# dump_of HEADER NAME: writes the ABI of a header to build/abi/NAME.abi.
 dump_of() {
     "$PYTHON" scripts/abi_stub.py "$1" "$out/$2.so"
     abidw --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --no-architecture \
@@ -22,12 +22,12 @@ dump_of() {
     sed -i.bak "s|path='$out/|path='|" "$out/$2.abi"
 }
 
-# is_compatible DUMP: whether it differs from the dump in abi/ by additions only.
+# is_compatible DUMP: whether it differs from the dump in abi/ only by additions.
 is_compatible() {
     abidiff --no-added-syms --suppressions abi/suppressions.ini "$dump" "$1" >"$out/abidiff.txt" 2>&1
 }
 
-# changed NAME SED-SCRIPT: makes the dump of a header that is changed in that way.
+# changed NAME SED-SCRIPT: dumps the ABI of a changed header.
 changed() {
     sed -E "$2" include/safealign.h >"$out/$1.h"
     if cmp -s include/safealign.h "$out/$1.h"; then
@@ -38,17 +38,18 @@ changed() {
 }
 
 if command -v abidw >/dev/null && command -v abidiff >/dev/null; then
-    printf '\n== the header, against the dump of its ABI\n'
+    printf '\n== the ABI of the header, compared with abi/\n'
     dump_of include/safealign.h current
     if [ "${1:-}" = --write ]; then
         cp "$out/current.abi" "$dump"
     fi
     if ! is_compatible "$out/current.abi"; then
         cat "$out/abidiff.txt"
-        printf 'the ABI has changed incompatibly; if that is meant and 0.2 is not released: scripts/abi.sh --write\n' >&2
+        printf 'the ABI changed incompatibly; if this is intended and 0.2 is not released, use `%s`\n' \
+            'scripts/abi.sh --write' >&2
         exit 1
     fi
-    # The controls: each of these breaks programs, and has to be found.
+    # The controls: each of these changes breaks programs and must be found.
     changed renumbered 's/^  SA_ERR_IO = 2,/  SA_ERR_IO = 3,/; s/^  SA_ERR_NO_SPACE = 3,/  SA_ERR_NO_SPACE = 2,/'
     changed inserted 's/^(typedef struct sa_view \{)/\1 uint64_t new_field;/'
     changed appended_to_tensor 's/^  uint64_t reserved\[3\];/  uint64_t reserved[4];/'
@@ -60,23 +61,23 @@ if command -v abidw >/dev/null && command -v abidiff >/dev/null; then
             exit 1
         fi
     done
-    # And these are allowed.
+    # These changes are compatible.
     changed added 's/^(uint64_t sa_plan_file_size\()/int sa_new_function(void);\n\1/'
     changed appended 's/^\} sa_write_options;/  uint64_t new_option;\n} sa_write_options;/'
     changed new_status 's/^(  SA_ERR_INTERNAL = 14,)/\1 SA_ERR_NEW = 15,/'
     for name in added appended new_status; do
         if ! is_compatible "$out/$name.abi"; then
             cat "$out/abidiff.txt"
-            printf 'the allowed change %s was rejected\n' "$name" >&2
+            printf 'the compatible change %s was rejected\n' "$name" >&2
             exit 1
         fi
     done
     echo "compatible; 5 incompatible changes were found, 3 compatible ones accepted"
 else
-    echo 'LEFT OUT: abigail-tools are not installed'
+    echo 'SKIPPED: abigail-tools is not installed'
 fi
 
-printf '\n== programs and libraries of different ages\n'
+printf '\n== programs and libraries of different versions\n'
 CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet --lib
 RUSTFLAGS="--cfg safealign_grown" CARGO_TARGET_DIR=build/cargo-grown cargo build --release --locked --quiet --lib
 SAFEALIGN_GROWN_HEADER=$out/grown cargo test --locked --quiet --test header the_grown_header >/dev/null
@@ -88,7 +89,7 @@ for library in plain grown; do
     fi
     for name in libsafealign.so libsafealign.dylib; do
         if [ -f "$from/release/$name" ]; then
-            # Under the name that programs look for at run time.
+            # Under the SONAME.
             cp "$from/release/$name" "$out/lib-$library/$name"
             ln -sf "$name" "$out/lib-$library/$name.0.2"
         fi
@@ -113,7 +114,7 @@ for program in plain grown; do
             run=()
             if [ "$how" = valgrind ]; then
                 if ! command -v valgrind >/dev/null; then
-                    echo 'LEFT OUT: valgrind is not installed'
+                    echo 'SKIPPED: valgrind is not installed'
                     continue
                 fi
                 run=(valgrind --quiet --leak-check=full --error-exitcode=9 \

@@ -1,4 +1,4 @@
-"""Makes a shared library out of the C header alone, for abidw: the cdylib has no debug information that it can use.
+"""Builds a shared library from the C header for abidw, because the cdylib has no suitable debug information.
 
     abi_stub.py HEADER OUTPUT.so
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The table of docs/performance.md, with every peer in the same run; `scripts/bench.sh WORD` runs only the rows whose name
-# has the word. Results also go to build/bench/table.json. `scripts/bench.sh plot` draws the two pictures anew.
+# Prints the table of docs/performance.md, with all libraries in the same run. Results are also written to
+# build/bench/table.json. `scripts/bench.sh WORD` runs only the rows whose name contains the word, and
+# `scripts/bench.sh plot` draws the two charts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh

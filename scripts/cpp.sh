@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the C and C++ tests: as they are, with the other readers, two versions of MLX and the install tree; under
+# Builds and runs the C and C++ tests three times: with other readers, two versions of MLX and the install tree; with
 # valgrind; and with the address and undefined-behaviour sanitizers.
 set -euo pipefail
 
@@ -9,14 +9,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 jobs=${SAFEALIGN_JOBS:-$(getconf _NPROCESSORS_ONLN)}
 
-# run NAME OPTIONS...: configures, builds and tests in build/NAME. The library is compiled once for all.
+# run NAME OPTIONS...: configures, builds and tests in build/NAME. The library is compiled only once.
 run() {
     local build=$root/build/$1
     shift
     "$CMAKE" -S "$root" -B "$build" -G Ninja -D CMAKE_MAKE_PROGRAM="$NINJA" -D CMAKE_COMPILE_WARNING_AS_ERROR=ON \
         -D SAFEALIGN_CARGO_TARGET_DIR="$root/build/cargo" "$@" --log-level=WARNING
     "$CMAKE" --build "$build" --parallel "$jobs"
-    # None found is a failure.
+    # It is an error if there are no tests.
     "$CTEST" --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs"
 }
 
@@ -24,11 +24,11 @@ printf '\n== C and C++ tests, other readers, MLX, install tree\n'
 run cpp -D CMAKE_BUILD_TYPE=Release -D SAFEALIGN_PYTHON="$PYTHON" \
     -D SAFEALIGN_PYTHON_OLD="$PYTHON_OLD" -D SAFEALIGN_MLX_INTERPOSE=ON
 
-printf '\n== under valgrind\n'
+printf '\n== with valgrind\n'
 if command -v valgrind >/dev/null; then
     run cpp-valgrind -D CMAKE_BUILD_TYPE=RelWithDebInfo -D SAFEALIGN_VALGRIND=ON
 else
-    printf 'LEFT OUT: valgrind is not installed\n'
+    printf 'SKIPPED: valgrind is not installed\n'
 fi
 
 printf '\n== with sanitizers\n'

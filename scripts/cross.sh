@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the library and a program with it for aarch64 by a CMake toolchain file, and runs the program under qemu.
+# Builds the library and a program for aarch64 with a CMake toolchain file, and runs the program in qemu.
 #
-# Debian's rustc-web builds the standard library for any target. Its packages are unpacked into build/cross and not
-# installed, so that the system gets no second cargo. Needs Debian 12 and root, and takes about three minutes.
+# Debian's rustc-web can build the standard library for any target. Its packages are unpacked to build/cross instead of
+# being installed, so that the system has only one cargo. Requires Debian 12 and root. Takes about three minutes.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,7 +16,7 @@ if [ ! -x "$rust/usr/bin/cargo" ]; then
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y \
         gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user-static >/dev/null
-    # With the libraries that they depend on and that are not installed here.
+    # Includes dependencies that are not installed.
     mapfile -t packages < <(apt-get -s --no-install-recommends install rustc-web cargo-web rust-web-src |
         sed -n 's/^Inst \([^ ]*\).*/\1/p')
     (cd "$build/packages" && apt-get -qq download "${packages[@]}")
@@ -24,7 +24,7 @@ if [ ! -x "$rust/usr/bin/cargo" ]; then
     for package in "$build/packages"/*.deb; do
         dpkg -x "$package" "$rust.part"
     done
-    # Last, so that a run which was broken off starts again.
+    # Last, so that an interrupted run is repeated.
     mv "$rust.part" "$rust"
 fi
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real files that MLX wrote, before and after: tensors on the zero-copy path, bytes copied, anonymous memory.
+# Prints the zero-copy tensors, copied bytes and anonymous memory for files written by MLX, before and after alignment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh
@@ -8,7 +8,7 @@ source scripts/setup.sh
 work=build/demo
 mkdir -p "$work/files" "$work/aligned"
 
-# Three trained networks, saved by MLX and shipped in a package: every tensor of theirs is misaligned.
+# Three trained networks, saved by MLX and distributed in a package. All their tensors are misaligned.
 if [ ! -f "$work/files/snap.safetensors" ]; then
     "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.13 --dest "$work" chess-cv==0.7.2
     "$PYTHON" -c "
@@ -21,7 +21,7 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
 " "$work"/chess_cv-0.7.2-*.whl "$work/files"
 fi
 
-# A model of the size that a small quantised language model has, saved by stock MLX.
+# A model of the size of a small quantised language model, saved by unmodified MLX.
 if [ ! -f "$work/files/model-2999.safetensors" ]; then
     "$PYTHON" scripts/make_model.py "$work/model-2999.safetensors"
     mv "$work/model-2999.safetensors" "$work/files/"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Counts the instructions of fixed pieces of work, and fails where one takes over 5% more than benches/baseline.json says.
+"""Counts the instructions of fixed work, and fails if a count exceeds benches/baseline.json by more than 5%.
 
     instructions.py COUNTED [--write]
 
-COUNTED is the program of benches/counted.rs, built for release. Instructions are counted by callgrind: unlike times they are
-nearly the same on every run (what is left is the random seed of the hash table). --write makes a new baseline.
+COUNTED is the program of benches/counted.rs, built for release. callgrind counts the instructions. Unlike times, the
+counts are almost the same in every run; only the random seed of the hash table differs. --write replaces the baseline.
 """
 
 import json
@@ -25,10 +25,10 @@ WORK = {
 
 
 def count(program, work):
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         command = [
-            "valgrind", "--tool=callgrind", "--toggle-collect=counted_work", f"--callgrind-out-file={folder}/out",
-            program, work, f"{folder}/counted.safetensors",
+            "valgrind", "--tool=callgrind", "--toggle-collect=counted_work", f"--callgrind-out-file={directory}/out",
+            program, work, f"{directory}/counted.safetensors",
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(re.search(r"Collected : (\d+)", done.stderr).group(1))

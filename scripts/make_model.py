@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a model as stock MLX writes it: 4-bit quantised layers, norms and scales, in F16, BF16, U32 and F32.
+"""Writes a model with unmodified MLX: 4-bit quantised layers, norms and scales, in F16, BF16, U32 and F32.
 
     make_model.py OUT.safetensors [--tensors 2999] [--mib 1024]
 
-Whether MLX's tensors come out aligned is decided by the length of its JSON header, which nothing pads: of four lengths,
-one aligns everything. The metadata gets a longer note until the length is an odd multiple of 2, so that the file is
-one of the other three: F16 and BF16 tensors land on their width, U32 and F32 tensors do not.
+MLX does not pad its JSON header, so its length determines whether the tensors are aligned. The script makes a note in
+the metadata longer until the length is an odd multiple of 2. Then F16 and BF16 tensors are aligned, and U32 and F32
+tensors are not.
 """
 
 import argparse

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The table of the problem, at scale: a bundle of 27 files and 2,999 tensors that stock MLX wrote, loaded by MLX and by
-# safealign, as written and after alignment; then the same with half the bundle's size as the limit of memory.
+# Measures a bundle of 27 files and 2,999 tensors, written by unmodified MLX and loaded by MLX and by safealign, as
+# written and aligned; then the same with a memory limit of half the size of the bundle. See docs/mlx-table.md.
 #
 #     scripts/mlx_table.sh [RUNS]
 #
-# Every load is a process of its own that touches every byte. Needs 5 GB in build/mlx-table, which stays for the next run.
+# Each load is a separate process that reads every byte. Requires 5 GB in build/mlx-table, which are kept for the next
+# run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh
@@ -12,7 +13,7 @@ source scripts/setup.sh
 
 runs=${1:-5}
 work=build/mlx-table
-seconds=120 # after which a load under the limit counts as one that crawls
+seconds=120 # the time limit of a load with the memory limit
 table=$work/build/mlx_table
 mkdir -p "$work"
 
@@ -20,7 +21,7 @@ mkdir -p "$work"
     -D SAFEALIGN_PYTHON="$PYTHON" -D SAFEALIGN_CARGO_TARGET_DIR="$PWD/build/cargo" >"$work/configure.log"
 "$CMAKE" --build "$work/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
 
-# A folder appears whole or not at all.
+# A directory is renamed when it is complete.
 if [ ! -d "$work/written" ]; then
     rm -rf "$work/making"
     "$table" write "$work/making"
@@ -38,7 +39,7 @@ limit=$((bundle / 2))
 sums=$work/sums
 : >"$sums"
 
-# Middle of the numbers in a column of the file of runs.
+# The median of a column of the file of runs.
 median() {
     sort -n -k "$1,$1" "$work/runs" | awk -v column="$1" '{ value[NR] = $column } END { print value[int((NR + 1) / 2)] }'
 }
@@ -66,16 +67,16 @@ for files in written aligned; do
     done
 done
 if [ "$(sort -u "$sums" | wc -l)" -ne 1 ]; then
-    echo "mlx_table: the loads do not agree on the bytes" >&2
+    echo "mlx_table: the loaded bytes differ" >&2
     exit 1
 fi
 
-# A group of processes whose memory is limited: version 1 of the kernel's control groups, or version 2.
+# A memory control group, version 1 or 2.
 group=
 if [ -w /sys/fs/cgroup/memory ] && mkdir "/sys/fs/cgroup/memory/safealign-$$" 2>/dev/null; then
     group=/sys/fs/cgroup/memory/safealign-$$
     echo "$limit" >"$group/memory.limit_in_bytes"
-    # Swap would only make it crawl instead. Not every kernel counts it.
+    # Also limits swap, if the kernel supports it.
     echo "$limit" 2>/dev/null >"$group/memory.memsw.limit_in_bytes" || true
 elif grep -qw memory /sys/fs/cgroup/cgroup.subtree_control 2>/dev/null && mkdir "/sys/fs/cgroup/safealign-$$" 2>/dev/null; then
     group=/sys/fs/cgroup/safealign-$$
@@ -83,18 +84,18 @@ elif grep -qw memory /sys/fs/cgroup/cgroup.subtree_control 2>/dev/null && mkdir 
     echo 0 2>/dev/null >"$group/memory.swap.max" || true
 fi
 if [ -z "$group" ]; then
-    printf '\nLEFT OUT: the same under a limit; that needs root and a memory control group\n'
+    printf '\nSKIPPED: loading with a memory limit requires root and a memory control group\n'
     exit 0
 fi
 trap 'rmdir "$group"' EXIT
 
 limited_row() { # FILES LOADER
     local code=0 outcome numbers='' start
-    # Pages that are cached already count for whom they were read by.
+    # Cached pages are charged to the process that read them.
     "$table" evict "$work/$1"
     start=$SECONDS
     numbers=$(
-        # The shell that joins the group, not this one.
+        # Expanded by the inner shell, which joins the group.
         # shellcheck disable=SC2016
         timeout --signal=KILL "$seconds" sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' \
             sh "$group" "$table" load "$2" "$work/$1" 2>/dev/null
@@ -103,14 +104,14 @@ limited_row() { # FILES LOADER
         0) outcome=$(awk '{ printf "finished in %.1f s, %.1f MiB anonymous, %d major faults", $7 / 1000, $3 / 1024, $5 }' <<<"$numbers") ;;
         124 | 137)
             outcome="killed, out of memory"
-            [ $((SECONDS - start)) -lt "$seconds" ] || outcome="not done after $seconds s" ;;
+            [ $((SECONDS - start)) -lt "$seconds" ] || outcome="not finished after $seconds s" ;;
         *) outcome="failed with $code" ;;
     esac
     printf '| %-10s | %-9s | %-60s |\n' "$1" "$2" "$outcome"
     limited_code=$code
 }
 
-printf '\n%d bytes of memory, page cache cold; given up after %d s\n\n' "$limit" "$seconds"
+printf '\n%d bytes of memory, page cache cold; time limit %d s\n\n' "$limit" "$seconds"
 printf '| %-10s | %-9s | %-60s |\n|------------|-----------|--------------------------------------------------------------|\n' \
     files loader outcome
 limited_row written mlx
@@ -119,6 +120,6 @@ unaligned=$limited_code
 limited_row aligned mlx
 limited_row aligned safealign
 if [ "$limited_code" -ne 0 ] || [ "$unaligned" -eq 0 ]; then
-    echo "mlx_table: the limit does not tell the two apart" >&2
+    echo "mlx_table: with the memory limit, aligned files must load and misaligned files must not" >&2
     exit 1
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws what `cargo bench -- plot` printed: cost against the number of tensors, and against bytes.
+"""Draws the output of `cargo bench -- plot`: time against the number of tensors, and against bytes.
 
-    plot.py LINES FOLDER
+    plot.py LINES DIRECTORY
 """
 
 import collections

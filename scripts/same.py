@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says whether two folders hold the same tensors, by readers that are not ours: MLX, and the reference safetensors."""
+"""Compares the tensors of two directories with other readers: MLX and the reference reader."""
 
 import pathlib
 import sys
@@ -14,15 +14,18 @@ def main():
     for path in sorted(before.glob("*.safetensors")):
         old, new = mx.load(str(path)), mx.load(str(after / path.name))
         if old.keys() != new.keys():
-            sys.exit(f"{path.name}: other tensors")
+            sys.exit(f"{path.name}: the names of the tensors differ")
         for name, array in old.items():
             if array.dtype != new[name].dtype or not mx.array_equal(array, new[name], equal_nan=True).item():
                 sys.exit(f"{path.name}: {name} differs")
         with safe_open(after / path.name, framework="np") as file:
             if set(file.keys()) != old.keys():
-                sys.exit(f"{path.name}: the reference reader sees other tensors")
+                sys.exit(f"{path.name}: the reference reader finds other tensors")
         tensors += len(old)
-    print(f"MLX {mx.__version__} loads {tensors} equal tensors from both; the reference reader opens every rewritten file")
+    print(
+        f"MLX {mx.__version__} loads {tensors} tensors with equal contents from both directories; "
+        "the reference reader opens all rewritten files"
+    )
 
 
 if __name__ == "__main__":

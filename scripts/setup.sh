@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Brings what the tests and the demo need and a fresh machine lacks: CMake, Ninja, other safetensors readers, valgrind,
-# strace, pkg-config, abigail-tools. Asked for are a Rust toolchain, a C++ compiler and Python 3.
+# Installs what the tests and the demo require: CMake, Ninja, other safetensors readers, valgrind, strace, pkg-config
+# and abigail-tools. Requires a Rust toolchain, a C++ compiler and Python 3.
 #
-# Sourced, it exports CMAKE, CTEST, NINJA, PYTHON, and PYTHON_OLD with the older MLX that is tested; called, it prints them.
-# A second run changes nothing.
+# If it is sourced, it exports CMAKE, CTEST, NINJA, PYTHON, and PYTHON_OLD, which has an older MLX. If it is executed,
+# it prints them. A second run changes nothing.
 set -euo pipefail
 
 safealign_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 safealign_venv=$safealign_root/build/venv
 
-# Prints on stderr: stdout is for the variables.
+# Prints to standard error, because standard output is for the variables.
 safealign_say() {
     printf 'setup: %s\n' "$*" >&2
 }
@@ -25,7 +25,7 @@ safealign_debian_packages() {
         return
     fi
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        safealign_say "please install: ${missing[*]} (tests that need them are left out until then)"
+        safealign_say "please install ${missing[*]}; tests that require them are skipped"
         return
     fi
     safealign_say "installing ${missing[*]}"
@@ -35,7 +35,7 @@ safealign_debian_packages() {
     } >&2
 }
 
-# safealign_python VENV REQUIREMENTS: makes build/VENV with what scripts/REQUIREMENTS says.
+# safealign_python VENV REQUIREMENTS: creates the virtual environment build/VENV from scripts/REQUIREMENTS.
 safealign_python() {
     local venv=$safealign_root/build/$1 requirements=$safealign_root/scripts/$2 stamp wanted
     stamp=$venv/requirements.stamp
@@ -43,16 +43,16 @@ safealign_python() {
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
-    safealign_say "making build/$1"
+    safealign_say "creating build/$1"
     rm -rf "$venv"
     mkdir -p "$safealign_root/build"
     python3 -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
-    # Last, so that a run which was broken off is made again.
+    # Last, so that an interrupted run is repeated.
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-# The system's program if its version is at least the second argument, otherwise the venv's.
+# The system's program if its version is at least the second argument, otherwise that of the virtual environment.
 safealign_tool() {
     local found version
     if found=$(command -v "$1") && version=$("$found" --version 2>/dev/null | grep -Eo '[0-9]+(\.[0-9]+)+' | head -n 1) &&

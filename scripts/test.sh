@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test: Rust, then C and C++ by ctest, with other readers, under valgrind and under ASan, then the ABI.
+# Runs all tests: Rust, C and C++ (with other readers, valgrind and sanitizers), the ABI, and repaired files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/setup.sh
@@ -13,23 +13,23 @@ if cargo clippy --version >/dev/null 2>&1; then
 fi
 cargo test --workspace --locked
 
-printf '\n== instructions, against the baseline\n'
+printf '\n== instruction counts\n'
 if command -v valgrind >/dev/null; then
     CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet --example counted
     "$PYTHON" scripts/instructions.py build/cargo/release/examples/counted
 else
-    echo 'LEFT OUT: valgrind is not installed'
+    echo 'SKIPPED: valgrind is not installed'
 fi
 
 bash scripts/cpp.sh
 bash scripts/abi.sh
 
-printf '\n== what the command repairs, by readers that are not ours\n'
+printf '\n== repaired files, opened by other readers\n'
 CARGO_TARGET_DIR=build/cargo cargo build --release --locked --quiet -p safealign-cli
 status=0
 "$PYTHON" cpp-tests/repair_readers.py build/cargo/release/safealign || status=$?
 if [ "$status" -eq 77 ]; then
-    echo 'LEFT OUT: the models of chess-cv could not be fetched'
+    echo 'SKIPPED: the models of chess-cv could not be downloaded'
 elif [ "$status" -ne 0 ]; then
     exit "$status"
 fi

@@ -55,7 +55,7 @@ fn content(path: &Path) -> Content {
 }
 
 /// Nothing is misaligned, and the reference reader opens the file and sees the same bytes as we do.
-fn assert_mended(path: &Path) {
+fn assert_repaired(path: &Path) {
     let report = scan(path, &ScanOptions::default()).expect("scans");
     assert_eq!(report.misaligned_tensors, 0);
     assert!(report.nonconforming.is_none(), "{:?}", report.nonconforming);
@@ -74,9 +74,9 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_case_that_opens_is_mended_and_keeps_its_bytes() {
+fn every_case_that_opens_is_repaired_and_keeps_its_bytes() {
     let folder = folder();
-    let mut mended = 0;
+    let mut repaired = 0;
     for entry in fs::read_dir(common::cases()).expect("lists") {
         let source = entry.expect("an entry").path();
         if source.extension() != Some("safetensors".as_ref()) || File::open(&source, &OpenOptions::default()).is_err() {
@@ -91,11 +91,11 @@ fn every_case_that_opens_is_mended_and_keeps_its_bytes() {
         assert_eq!(report.action, Action::Rewritten);
         assert_eq!(content(&path), before);
         if !unwritable {
-            assert_mended(&path);
+            assert_repaired(&path);
         }
-        mended += 1;
+        repaired += 1;
     }
-    assert!(mended > 30, "{mended}");
+    assert!(repaired > 30, "{repaired}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn an_aligned_file_is_not_touched() {
     let folder = folder();
     let path = broken(folder.path(), "x.safetensors");
     assert_eq!(in_place(&path).expect("repairs").action, Action::Rewritten);
-    assert_mended(&path);
+    assert_repaired(&path);
     let found = fs::metadata(&path).expect("stat");
     let report = in_place(&path).expect("nothing to do");
     assert_eq!((report.action, report.bytes_verified), (Action::Untouched, 0));
@@ -124,14 +124,14 @@ fn an_aligned_file_is_not_touched() {
 fn a_destination_gets_a_file_whatever_the_source_is() {
     let folder = folder();
     let source = broken(folder.path(), "x.safetensors");
-    let (mended, copied) = (folder.path().join("mended"), folder.path().join("copied"));
+    let (repaired, copied) = (folder.path().join("repaired"), folder.path().join("copied"));
     let bytes = fs::read(&source).expect("reads");
-    assert_eq!(repair(&source, Some(&mended), &mut options()).expect("repairs").action, Action::Rewritten);
+    assert_eq!(repair(&source, Some(&repaired), &mut options()).expect("repairs").action, Action::Rewritten);
     assert_eq!(fs::read(&source).expect("reads"), bytes);
-    assert_eq!(content(&source), content(&mended));
-    assert_mended(&mended);
-    assert_eq!(repair(&mended, Some(&copied), &mut options()).expect("copies").action, Action::Copied);
-    assert_eq!(fs::read(&mended).expect("reads"), fs::read(&copied).expect("reads"));
+    assert_eq!(content(&source), content(&repaired));
+    assert_repaired(&repaired);
+    assert_eq!(repair(&repaired, Some(&copied), &mut options()).expect("copies").action, Action::Copied);
+    assert_eq!(fs::read(&repaired).expect("reads"), fs::read(&copied).expect("reads"));
     // An aligned file with trailing bytes keeps them in a copy.
     let trailing = common::cases().join("trailing_bytes.safetensors");
     repair(&trailing, Some(&copied), &mut options()).expect("copies");
@@ -149,12 +149,12 @@ fn trailing_bytes_go_only_when_asked() {
     assert!(error.message().contains("bytes after the last tensor would be lost"), "{error}");
     assert_eq!(fs::read(&path).expect("reads"), bytes);
     repair(&path, None, &mut RepairOptions { drop_trailing: true, ..options() }).expect("repairs");
-    assert_mended(&path);
+    assert_repaired(&path);
     let aligned = folder.path().join("y.safetensors");
     fs::copy(common::cases().join("trailing_bytes.safetensors"), &aligned).expect("copies");
     assert_eq!(in_place(&aligned).expect("nothing else").action, Action::Untouched);
     repair(&aligned, None, &mut RepairOptions { drop_trailing: true, ..options() }).expect("repairs");
-    assert_mended(&aligned);
+    assert_repaired(&aligned);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn links_and_cache_entries_are_refused() {
     // The control: to another place it goes, and the link's target stays.
     let other = root.join("other.safetensors");
     repair(&link, Some(&other), &mut options()).expect("repairs");
-    assert_mended(&other);
+    assert_repaired(&other);
     fs::remove_file(&hard).expect("removes");
 
     let cache = root.join("models--a--b");
@@ -405,7 +405,7 @@ fn padded_keeps_the_order_and_compact_mends_its_holes() {
     let again = repair(&path, None, &mut RepairOptions { layout, ..options() }).expect("repairs");
     assert_eq!(again.action, Action::Untouched);
     assert_eq!(in_place(&path).expect("repairs").action, Action::Rewritten);
-    assert_mended(&path);
+    assert_repaired(&path);
     assert_eq!(content(&path), before);
 }
 
@@ -422,7 +422,7 @@ fn many_small_tensors_go_through_the_buffer() {
     fs::write(&path, packed(&owned)).expect("writes");
     let before = content(&path);
     in_place(&path).expect("repairs");
-    assert_mended(&path);
+    assert_repaired(&path);
     assert_eq!(content(&path), before);
 }
 
@@ -502,7 +502,7 @@ fn another_file_system_is_no_obstacle() {
     let destination = disk.0.path().join("y.safetensors");
     repair(&path, Some(&destination), &mut options()).expect("repairs");
     assert_eq!(content(&path), content(&destination));
-    assert_mended(&destination);
+    assert_repaired(&destination);
 }
 
 #[test]
@@ -510,6 +510,6 @@ fn a_file_system_without_a_size_is_not_full() {
     let Some(disk) = Small::of("ramfs", "mode=0777") else { return };
     let path = broken(disk.0.path(), "x.safetensors");
     in_place(&path).expect("repairs");
-    assert_mended(&path);
+    assert_repaired(&path);
     assert_eq!(names(disk.0.path()), ["x.safetensors"]);
 }

@@ -1,4 +1,4 @@
-"""The fork guide, followed: what it promises of the files, and how many lines it says that it takes.
+"""Follows the fork guide, and checks what it says about the files and the number of changed lines.
 
     fork.py BEFORE AFTER SOURCES GUIDE FOLDER
 
@@ -56,12 +56,12 @@ def main():
     come = [line[1:].strip() for line in lines if line.startswith("+")]
     go = [line for line in lines if line.startswith("-")]
     text = guide.read_text(encoding="utf-8")
-    claimed = re.search(r"\*\*(\d+) lines come and (\d+) go\*\*", text)
-    check(claimed, guide, "names no number of lines")
+    claimed = re.search(r"\*\*(\d+) lines and removes (\d+)\*\*", text)
+    check(claimed, guide, "does not say how many lines change")
     check(claimed.groups() == (str(len(come)), str(len(go))), guide, claimed[0], "but it is", len(come), len(go))
     for line in come:
         check(line in text, guide, "does not show", line)
-    print(f"{len(come)} lines come and {len(go)} go; arrays mapped before {old_mapped}, after {new_mapped}")
+    print(f"{len(come)} lines added, {len(go)} removed; arrays mapped before {old_mapped}, after {new_mapped}")
 
 
 main()
