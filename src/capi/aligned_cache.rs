@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-use super::boundary::{self, Output, Report, SizedStruct, guard, required, sized_struct};
+use super::boundary::{Call, SizedStruct, guard, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::write::{durability, layout, progress, sa_progress};
 use crate::aligned_cache::{self, CacheOptions, CacheReport};
@@ -90,25 +90,24 @@ pub unsafe extern "C" fn sa_aligned_cache_write(
     cache: *mut *mut sa_aligned_cache,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let source = call.path(source, "source")?;
+        let directory = call.path(directory, "directory")?;
+        let options = call.options(options)?;
+        let out = call.output(cache, "cache")?;
+        let mut progress = progress(call, options.progress, options.progress_context);
+        let options = CacheOptions {
+            layout: layout(options.layout, options.alignment)?,
+            durability: durability(options.durability)?,
+            progress: progress.as_mut().map(|progress| progress as _),
+        };
+        let report = aligned_cache::write(source, directory, options)?;
+        let path = CString::new(report.path.as_os_str().as_bytes()).unwrap_or_default();
+        out.set(Box::into_raw(Box::new(sa_aligned_cache(report, path))));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let source = boundary::path(source, "source")?;
-            let directory = boundary::path(directory, "directory")?;
-            let options = boundary::options(options)?;
-            let out = Output::new(cache, "cache")?;
-            let mut progress = progress(options.progress, options.progress_context);
-            let options = CacheOptions {
-                layout: layout(options.layout, options.alignment)?,
-                durability: durability(options.durability)?,
-                progress: progress.as_mut().map(|progress| progress as _),
-            };
-            let report = aligned_cache::write(source, directory, options)?;
-            let path = CString::new(report.path.as_os_str().as_bytes()).unwrap_or_default();
-            out.set(Box::into_raw(Box::new(sa_aligned_cache(report, path))));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The path of the cache file, NUL-terminated, in the system's encoding; null for null. Valid until the cache is freed.
@@ -135,21 +134,20 @@ pub unsafe extern "C" fn sa_aligned_cache_get(
     report: *mut sa_aligned_cache_report,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let found = &call.required(cache, "cache")?.0;
+        let out = call.report(report, "report")?;
+        out.set(&sa_aligned_cache_report {
+            file_size: found.file_size,
+            tensors: found.tensors,
+            tensor_bytes: found.tensor_bytes,
+            is_new: i32::from(found.is_new),
+            ..sa_aligned_cache_report::zeroed()
+        });
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let found = &required(cache, "cache")?.0;
-            let out = Report::new(report, "report")?;
-            out.set(&sa_aligned_cache_report {
-                file_size: found.file_size,
-                tensors: found.tensors,
-                tensor_bytes: found.tensor_bytes,
-                is_new: i32::from(found.is_new),
-                ..sa_aligned_cache_report::zeroed()
-            });
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Frees a cache. The file stays. Null is ignored.

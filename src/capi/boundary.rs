@@ -10,12 +10,18 @@ use super::status::{SA_ERROR_MESSAGE_SIZE, sa_error, sa_status};
 use super::types::SA_NUL_TERMINATED;
 use crate::error::{Error, Result, Status};
 
+/// A call from C, whose pointers are what its documentation says. It converts them, so that what follows is safe Rust.
+pub(super) struct Call(());
+
 /// Runs the body of an exported function: catches panics and fills the error struct.
 ///
 /// # Safety
-/// `error` is null or points to an `sa_error` that may be written.
-pub(super) unsafe fn guard(error: *mut sa_error, body: impl FnOnce() -> Result<()>) -> sa_status {
-    let outcome = catch_unwind(AssertUnwindSafe(body))
+/// `error`, and every pointer that the body gives to the methods of [`Call`], is null or points to what the exported
+/// function documents: values that live through the call, arrays as long as their counts, strings as long as their length
+/// or NUL-terminated, outputs that may be written and that nothing else uses meanwhile, structs as long as their
+/// `struct_size`. Callbacks may be called with their context, on the threads that are documented.
+pub(super) unsafe fn guard(error: *mut sa_error, body: impl FnOnce(&Call) -> Result<()>) -> sa_status {
+    let outcome = catch_unwind(AssertUnwindSafe(|| body(&Call(()))))
         .unwrap_or_else(|_| Err(Error::new(Status::Internal, "internal error: a panic was caught")));
     let (status, os_error, message) = match &outcome {
         Ok(()) => (Status::Ok, 0, String::new()),
@@ -46,102 +52,132 @@ fn null(argument: &str) -> Error {
     invalid(format!("`{argument}` is null"))
 }
 
-/// # Safety
-/// `pointer` is null or points to a `T` that lives through the call.
-pub(super) unsafe fn required<'a, T>(pointer: *const T, argument: &str) -> Result<&'a T> {
-    // SAFETY: as the caller says.
-    unsafe { pointer.as_ref() }.ok_or_else(|| null(argument))
-}
+impl Call {
+    pub(super) fn required<T>(&self, pointer: *const T, argument: &str) -> Result<&T> {
+        // SAFETY: null or valid through the call, by the contract of `guard`.
+        unsafe { pointer.as_ref() }.ok_or_else(|| null(argument))
+    }
 
-/// # Safety
-/// `pointer` is null or points to a `T` that lives through the call and that nothing else uses meanwhile.
-pub(super) unsafe fn required_mut<'a, T>(pointer: *mut T, argument: &str) -> Result<&'a mut T> {
-    // SAFETY: as the caller says.
-    unsafe { pointer.as_mut() }.ok_or_else(|| null(argument))
+    #[expect(clippy::mut_from_ref, reason = "the reference is made from the pointer, not from the call")]
+    pub(super) fn required_mut<T>(&self, pointer: *mut T, argument: &str) -> Result<&mut T> {
+        // SAFETY: null, or valid and used by nothing else, by the contract of `guard`.
+        unsafe { pointer.as_mut() }.ok_or_else(|| null(argument))
+    }
+
+    /// An output, which need not be initialised.
+    pub(super) fn output<T>(&self, pointer: *mut T, argument: &str) -> Result<Output<T>> {
+        if pointer.is_null() { Err(null(argument)) } else { Ok(Output(pointer)) }
+    }
+
+    /// An array of the caller's; null is the empty array.
+    pub(super) fn slice<T>(&self, pointer: *const T, count: usize, argument: &str) -> Result<&[T]> {
+        if count == 0 {
+            return Ok(&[]);
+        }
+        if pointer.is_null() {
+            return Err(null(argument));
+        }
+        match count.checked_mul(size_of::<T>()) {
+            // SAFETY: not null, `count` values by the contract of `guard`, and not longer than a slice may be.
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
+            _ => Err(invalid(format!("`{argument}`: {count} elements are more than memory can hold"))),
+        }
+    }
+
+    /// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is
+    /// null and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
+    pub(super) fn string(&self, pointer: *const c_char, len: usize, argument: &str) -> Result<&str> {
+        let bytes = match (pointer.is_null(), len) {
+            (true, 0) => &[],
+            (true, _) => return Err(null(argument)),
+            (false, 0) => {
+                return Err(invalid(format!(
+                    "`{argument}` has length 0: pass SA_NUL_TERMINATED for a C string, or null for the empty string"
+                )));
+            }
+            // SAFETY: not null, and NUL-terminated by the contract of `guard`.
+            (false, SA_NUL_TERMINATED) => unsafe { CStr::from_ptr(pointer) }.to_bytes(),
+            (false, _) => self.slice(pointer.cast::<u8>(), len, argument)?,
+        };
+        std::str::from_utf8(bytes).map_err(|error| {
+            invalid(format!("`{argument}` is not UTF-8: invalid byte at {} of {}", error.valid_up_to(), bytes.len()))
+        })
+    }
+
+    /// A path: the system's own bytes.
+    pub(super) fn path(&self, pointer: *const c_char, argument: &str) -> Result<&Path> {
+        self.optional_path(pointer, argument)?.ok_or_else(|| null(argument))
+    }
+
+    /// A path, or none for null.
+    pub(super) fn optional_path(&self, pointer: *const c_char, argument: &str) -> Result<Option<&Path>> {
+        if pointer.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: not null, and NUL-terminated by the contract of `guard`.
+        let bytes = unsafe { CStr::from_ptr(pointer) }.to_bytes();
+        if bytes.is_empty() {
+            Err(invalid(format!("`{argument}` is empty")))
+        } else {
+            Ok(Some(Path::new(OsStr::from_bytes(bytes))))
+        }
+    }
+
+    /// Options of the caller's: the defaults for null, and for fields that the caller's header does not have.
+    pub(super) fn options<T: SizedStruct>(&self, pointer: *const T) -> Result<T> {
+        let mut options = T::zeroed();
+        if pointer.is_null() {
+            return Ok(options);
+        }
+        // SAFETY: `SizedStruct` begins with its size.
+        let given = unsafe { pointer.cast::<usize>().read() };
+        T::check_size(given)?;
+        let known = given.min(size_of::<T>());
+        // SAFETY: `known` bytes are there on both sides, and every bit pattern is a `T`.
+        unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut options).cast(), known) };
+        // SAFETY: the rest of the caller's struct.
+        let rest = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>().add(known), given - known) };
+        match rest.iter().position(|&byte| byte != 0) {
+            None => Ok(options),
+            Some(at) => {
+                let (name, at) = (T::NAME, known + at);
+                Err(invalid(format!(
+                    "`{name}`: byte {at} is set, which this version of the library does not know: it has {known} bytes"
+                )))
+            }
+        }
+    }
+
+    /// As [`Call::options`], for a struct that must not be null.
+    pub(super) fn input<T: SizedStruct>(&self, pointer: *const T, argument: &str) -> Result<T> {
+        if pointer.is_null() { Err(null(argument)) } else { self.options(pointer) }
+    }
+
+    /// A struct to be filled.
+    pub(super) fn report<T: SizedStruct>(&self, pointer: *mut T, argument: &str) -> Result<Report<T>> {
+        if pointer.is_null() {
+            return Err(null(argument));
+        }
+        // SAFETY: `SizedStruct` begins with its size.
+        let given = unsafe { pointer.cast::<usize>().read() };
+        T::check_size(given)?;
+        Ok(Report(pointer, given))
+    }
+
+    /// As [`Call::report`], for an output that may be null.
+    pub(super) fn optional_report<T: SizedStruct>(&self, pointer: *mut T, argument: &str) -> Result<Option<Report<T>>> {
+        if pointer.is_null() { Ok(None) } else { self.report(pointer, argument).map(Some) }
+    }
 }
 
 /// An output that was checked before the work began and is written after it succeeded.
 pub(super) struct Output<T>(*mut T);
 
 impl<T> Output<T> {
-    /// # Safety
-    /// `pointer` is null or may be written through the call; what it points to need not be initialised.
-    pub(super) unsafe fn new(pointer: *mut T, argument: &str) -> Result<Output<T>> {
-        if pointer.is_null() { Err(null(argument)) } else { Ok(Output(pointer)) }
-    }
-
     pub(super) fn set(self, value: T) {
-        // SAFETY: not null by `new`, and writable by its contract.
+        // SAFETY: made by `Call::output` from a pointer that is not null and may be written.
         unsafe { self.0.write(value) };
     }
-}
-
-/// An array of the caller's; null is the same as none where the count is 0.
-///
-/// # Safety
-/// `pointer` is null or points to `count` values that live through the call.
-pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, argument: &str) -> Result<&'a [T]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if pointer.is_null() {
-        return Err(null(argument));
-    }
-    match count.checked_mul(size_of::<T>()) {
-        // SAFETY: not null, as long as the caller says, and not longer than a slice may be.
-        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
-        _ => Err(invalid(format!("`{argument}`: {count} elements are more than memory can hold"))),
-    }
-}
-
-/// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is
-/// null and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
-///
-/// # Safety
-/// `pointer` is null or points to `len` bytes, or to a NUL-terminated string, that live through the call.
-pub(super) unsafe fn string<'a>(pointer: *const c_char, len: usize, argument: &str) -> Result<&'a str> {
-    let bytes = match (pointer.is_null(), len) {
-        (true, 0) => &[],
-        (true, _) => return Err(null(argument)),
-        (false, 0) => {
-            return Err(invalid(format!(
-                "`{argument}` has length 0: pass SA_NUL_TERMINATED for a C string, or null for the empty string"
-            )));
-        }
-        // SAFETY: not null, and NUL-terminated as the caller says.
-        (false, SA_NUL_TERMINATED) => unsafe { CStr::from_ptr(pointer) }.to_bytes(),
-        // SAFETY: as the caller says.
-        (false, _) => unsafe { slice(pointer.cast::<u8>(), len, argument) }?,
-    };
-    std::str::from_utf8(bytes).map_err(|error| {
-        invalid(format!("`{argument}` is not UTF-8: invalid byte at {} of {}", error.valid_up_to(), bytes.len()))
-    })
-}
-
-/// A path: the system's own bytes.
-///
-/// # Safety
-/// `pointer` is null or points to a NUL-terminated string that lives through the call.
-pub(super) unsafe fn path<'a>(pointer: *const c_char, argument: &str) -> Result<&'a Path> {
-    if pointer.is_null() {
-        return Err(null(argument));
-    }
-    // SAFETY: not null, and NUL-terminated as the caller says.
-    let bytes = unsafe { CStr::from_ptr(pointer) }.to_bytes();
-    if bytes.is_empty() {
-        Err(invalid(format!("`{argument}` is empty")))
-    } else {
-        Ok(Path::new(OsStr::from_bytes(bytes)))
-    }
-}
-
-/// A path, or none for null.
-///
-/// # Safety
-/// As for [`path`].
-pub(super) unsafe fn optional_path<'a>(pointer: *const c_char, argument: &str) -> Result<Option<&'a Path>> {
-    // SAFETY: as the caller says.
-    if pointer.is_null() { Ok(None) } else { unsafe { path(pointer, argument) }.map(Some) }
 }
 
 /// An enum value of the caller's.
@@ -206,72 +242,15 @@ macro_rules! sized_struct {
 }
 pub(super) use sized_struct;
 
-/// Options of the caller's: the defaults for null, and for fields that the caller's header does not have.
-///
-/// # Safety
-/// `pointer` is null or points to as many bytes as its first field says, which live through the call.
-pub(super) unsafe fn options<T: SizedStruct>(pointer: *const T) -> Result<T> {
-    let mut options = T::zeroed();
-    if pointer.is_null() {
-        return Ok(options);
-    }
-    // SAFETY: `SizedStruct` begins with its size.
-    let given = unsafe { pointer.cast::<usize>().read() };
-    T::check_size(given)?;
-    let known = given.min(size_of::<T>());
-    // SAFETY: `known` bytes are there on both sides, and every bit pattern is a `T`.
-    unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut options).cast(), known) };
-    for at in known..given {
-        // SAFETY: within the caller's struct.
-        if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
-            let name = T::NAME;
-            return Err(invalid(format!(
-                "`{name}`: byte {at} is set, which this version of the library does not know: it has {known} bytes"
-            )));
-        }
-    }
-    Ok(options)
-}
-
-/// As [`options`], for a struct that must not be null.
-///
-/// # Safety
-/// As for [`options`].
-pub(super) unsafe fn input<T: SizedStruct>(pointer: *const T, argument: &str) -> Result<T> {
-    // SAFETY: as the caller says.
-    if pointer.is_null() { Err(null(argument)) } else { unsafe { options(pointer) } }
-}
-
 /// A struct to be filled, as far as the caller's header knows it.
 pub(super) struct Report<T>(*mut T, usize);
 
 impl<T: SizedStruct> Report<T> {
-    /// # Safety
-    /// `pointer` is null or points to as many bytes as its first field says, which may be written through the call.
-    pub(super) unsafe fn new(pointer: *mut T, argument: &str) -> Result<Report<T>> {
-        if pointer.is_null() {
-            return Err(null(argument));
-        }
-        // SAFETY: `SizedStruct` begins with its size.
-        let given = unsafe { pointer.cast::<usize>().read() };
-        T::check_size(given)?;
-        Ok(Report(pointer, given))
-    }
-
-    /// As [`Report::new`], for an output that may be null.
-    ///
-    /// # Safety
-    /// As for [`Report::new`].
-    pub(super) unsafe fn optional(pointer: *mut T, argument: &str) -> Result<Option<Report<T>>> {
-        // SAFETY: as the caller says.
-        if pointer.is_null() { Ok(None) } else { unsafe { Report::new(pointer, argument) }.map(Some) }
-    }
-
     /// Writes what fits; the size that the caller gave stays.
     pub(super) fn set(self, value: &T) {
         let skip = size_of::<usize>();
         let len = self.1.min(size_of::<T>()) - skip;
-        // SAFETY: both have `skip + len` bytes by `new` and `check_size`.
+        // SAFETY: both have `skip + len` bytes by `Call::report` and `check_size`.
         unsafe {
             let from = std::ptr::from_ref(value).cast::<u8>().add(skip);
             std::ptr::copy_nonoverlapping(from, self.0.cast::<u8>().add(skip), len);
@@ -287,10 +266,10 @@ mod tests {
     fn a_panic_becomes_an_internal_error() {
         let mut error = sa_error { status: 7, os_error: 7, message: [7; SA_ERROR_MESSAGE_SIZE] };
         // SAFETY: the error is ours.
-        let status = unsafe { guard(&mut error, || panic!("boom")) };
+        let status = unsafe { guard(&mut error, |_| panic!("boom")) };
         assert_eq!((status, error.status), (sa_status::SA_ERR_INTERNAL, sa_status::SA_ERR_INTERNAL as i32));
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { guard(std::ptr::null_mut(), || Ok(())) }, sa_status::SA_OK);
+        assert_eq!(unsafe { guard(std::ptr::null_mut(), |_| Ok(())) }, sa_status::SA_OK);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::boundary::{self, Output, Report, SizedStruct, guard, required, sized_struct, slice, string};
+use super::boundary::{self, Call, SizedStruct, guard, sized_struct};
 use super::file::{sa_file, sa_open_options, sa_stats, sa_tensor_info};
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor};
@@ -55,18 +55,17 @@ pub unsafe extern "C" fn sa_bundle_open(
     bundle: *mut *mut sa_bundle,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let path = call.path(path, "path")?;
+        let options = call.options(options)?.open_options(call)?;
+        let out = call.output(bundle, "bundle")?;
+        let bundle = Bundle::open(path, &options)?;
+        let shards = bundle.shards().iter().cloned().map(sa_file::new).collect();
+        out.set(Arc::into_raw(Arc::new(sa_bundle { bundle, shards })).cast_mut());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let path = boundary::path(path, "path")?;
-            let options = boundary::options(options)?.open_options()?;
-            let out = Output::new(bundle, "bundle")?;
-            let bundle = Bundle::open(path, &options)?;
-            let shards = bundle.shards().iter().cloned().map(sa_file::new).collect();
-            out.set(Arc::into_raw(Arc::new(sa_bundle { bundle, shards })).cast_mut());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Releases a reference to a bundle. With the last one it is closed; its views stay valid. Null is ignored.
@@ -111,21 +110,20 @@ pub unsafe extern "C" fn sa_bundle_at(
     shard: *mut usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let out = call.report(info, "info")?;
+        let (at, in_shard) = bundle.location(index)?;
+        let file = &bundle.shards()[at];
+        let tensor = file.get(in_shard)?;
+        out.set(&sa_tensor_info::of(file.header(), &tensor, file.is_misaligned(in_shard)));
+        if let Ok(shard) = call.output(shard, "shard") {
+            shard.set(at);
+        }
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let out = Report::new(info, "info")?;
-            let (at, in_shard) = bundle.location(index)?;
-            let file = &bundle.shards()[at];
-            let tensor = file.get(in_shard)?;
-            out.set(&sa_tensor_info::of(file.header(), &tensor, file.is_misaligned(in_shard)));
-            if let Ok(shard) = Output::new(shard, "shard") {
-                shard.set(at);
-            }
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The index of a tensor, by its name. Takes constant time and copies no string.
@@ -147,16 +145,15 @@ pub unsafe extern "C" fn sa_bundle_find(
     index: *mut usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let name = call.string(name, name_len, "name")?;
+        let out = call.output(index, "index")?;
+        out.set(bundle.find(name)?);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let name = string(name, name_len, "name")?;
-            let out = Output::new(index, "index")?;
-            out.set(bundle.find(name)?);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Maps a tensor by its name, as `sa_map_tensor`.
@@ -178,16 +175,15 @@ pub unsafe extern "C" fn sa_bundle_map(
     view: *mut sa_view,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let name = call.string(name, name_len, "name")?;
+        let out = call.report(view, "view")?;
+        out.set(&bundle.map(name)?.into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let name = string(name, name_len, "name")?;
-            let out = Report::new(view, "view")?;
-            out.set(&bundle.map(name)?.into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Maps a tensor by its index, as `sa_map_tensor`.
@@ -207,15 +203,14 @@ pub unsafe extern "C" fn sa_bundle_map_at(
     view: *mut sa_view,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let out = call.report(view, "view")?;
+        out.set(&bundle.map_at(index)?.into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let out = Report::new(view, "view")?;
-            out.set(&bundle.map_at(index)?.into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Number of metadata entries; 0 for null.
@@ -246,25 +241,24 @@ pub unsafe extern "C" fn sa_bundle_metadata_at(
     entry: *mut sa_metadata,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let out = call.output(entry, "entry")?;
+        let Some((key, value)) = bundle.metadata_at(index) else {
+            let len = bundle.metadata_len();
+            let message = format!("metadata index {index} is out of range: there are {len} entries");
+            return Err(Error::new(Status::NotFound, message).at(bundle.path()));
+        };
+        out.set(sa_metadata {
+            key: key.as_ptr().cast(),
+            key_len: key.len(),
+            value: value.as_ptr().cast(),
+            value_len: value.len(),
+        });
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let out = Output::new(entry, "entry")?;
-            let Some((key, value)) = bundle.metadata_at(index) else {
-                let len = bundle.metadata_len();
-                let message = format!("metadata index {index} is out of range: there are {len} entries");
-                return Err(Error::new(Status::NotFound, message).at(bundle.path()));
-            };
-            out.set(sa_metadata {
-                key: key.as_ptr().cast(),
-                key_len: key.len(),
-                value: value.as_ptr().cast(),
-                value_len: value.len(),
-            });
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The sums of the counts of all shards. `is_mapped` is 1 if all of them are mapped; `header_padding` is the kind that
@@ -282,15 +276,14 @@ pub unsafe extern "C" fn sa_bundle_stats(
     stats: *mut sa_stats,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let out = call.report(stats, "stats")?;
+        out.set(&bundle.stats().into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let out = Report::new(stats, "stats")?;
-            out.set(&bundle.stats().into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Number of shards; 0 for null.
@@ -334,15 +327,14 @@ pub unsafe extern "C" fn sa_bundle_is_current(
     is_current: *mut i32,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = &call.required(bundle, "bundle")?.bundle;
+        let out = call.output(is_current, "is_current")?;
+        out.set(i32::from(bundle.is_current()?));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = &required(bundle, "bundle")?.bundle;
-            let out = Output::new(is_current, "is_current")?;
-            out.set(i32::from(bundle.is_current()?));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// A place that holds a bundle, for programs that reload a model while other threads use it: one thread opens the new
@@ -366,15 +358,14 @@ pub unsafe extern "C" fn sa_bundle_slot_new(
     slot: *mut *mut sa_bundle_slot,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = shared(call, bundle)?;
+        let out = call.output(slot, "slot")?;
+        out.set(Box::into_raw(Box::new(sa_bundle_slot(Mutex::new(bundle)))));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = shared(bundle)?;
-            let out = Output::new(slot, "slot")?;
-            out.set(Box::into_raw(Box::new(sa_bundle_slot(Mutex::new(bundle)))));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The bundle that a slot holds. It stays valid after the slot gets another one.
@@ -391,16 +382,15 @@ pub unsafe extern "C" fn sa_bundle_slot_get(
     bundle: *mut *mut sa_bundle,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let slot = call.required(slot, "slot")?;
+        let out = call.output(bundle, "bundle")?;
+        let found = slot.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        out.set(Arc::into_raw(found).cast_mut());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let slot = required(slot, "slot")?;
-            let out = Output::new(bundle, "bundle")?;
-            let found = slot.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            out.set(Arc::into_raw(found).cast_mut());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Replaces the bundle that a slot holds, in one step: every later `sa_bundle_slot_get` returns the new one.
@@ -417,17 +407,16 @@ pub unsafe extern "C" fn sa_bundle_slot_set(
     bundle: *const sa_bundle,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let slot = call.required(slot, "slot")?;
+        let bundle = shared(call, bundle)?;
+        // The old one is released outside the lock: unmapping may take time.
+        let old = std::mem::replace(&mut *slot.0.lock().unwrap_or_else(PoisonError::into_inner), bundle);
+        drop(old);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let slot = required(slot, "slot")?;
-            let bundle = shared(bundle)?;
-            // The old one is released outside the lock: unmapping may take time.
-            let old = std::mem::replace(&mut *slot.0.lock().unwrap_or_else(PoisonError::into_inner), bundle);
-            drop(old);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Frees a slot and its reference to the bundle. Null is ignored.
@@ -443,12 +432,8 @@ pub unsafe extern "C" fn sa_bundle_slot_free(slot: *mut sa_bundle_slot) {
 }
 
 /// One more reference to a bundle of the caller's.
-///
-/// # Safety
-/// `bundle` is null or a bundle.
-unsafe fn shared(bundle: *const sa_bundle) -> Result<Arc<sa_bundle>> {
-    // SAFETY: as the caller says.
-    unsafe { required(bundle, "bundle") }?;
+fn shared(call: &Call, bundle: *const sa_bundle) -> Result<Arc<sa_bundle>> {
+    call.required(bundle, "bundle")?;
     // SAFETY: it came from `Arc::into_raw` and is still held by the caller.
     unsafe { Arc::increment_strong_count(bundle) };
     // SAFETY: takes over the count that was just added.
@@ -568,35 +553,34 @@ pub unsafe extern "C" fn sa_write_sharded(
     report: *mut sa_sharded_report,
     error: *mut sa_error,
 ) -> sa_status {
-    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
-    unsafe {
-        guard(error, || {
-            let directory = boundary::path(directory, "directory")?;
-            let write = || {
-                let prefix = string(prefix, prefix_len, "prefix")?;
-                let tensors = slice(tensors, n_tensors, "tensors")?;
-                let tensors: Vec<_> = tensors.iter().map(|tensor| tensor.tensor()).collect::<Result<_>>()?;
-                let metadata = super::types::metadata(metadata, n_metadata)?;
-                let given = boundary::options(options)?;
-                let out = Report::optional(report, "report")?;
-                if given.reserved != 0 {
-                    return Err(boundary::invalid("`options.reserved` is not 0"));
-                }
-                let mut progress = progress(given.progress, given.progress_context);
-                let options = WriteOptions {
-                    layout: layout(given.layout, given.alignment)?,
-                    durability: durability(given.durability)?,
-                    progress: progress.as_mut().map(|progress| progress as _),
-                };
-                let replace = given.replace != 0;
-                let report =
-                    bundle::write_sharded(directory, prefix, max_shard_bytes, &tensors, &metadata, options, replace)?;
-                if let Some(out) = out {
-                    out.set(&(&report).into());
-                }
-                Ok(())
+    let body = |call: &Call| {
+        let directory = call.path(directory, "directory")?;
+        let write = || {
+            let prefix = call.string(prefix, prefix_len, "prefix")?;
+            let tensors = call.slice(tensors, n_tensors, "tensors")?;
+            let tensors: Vec<_> = tensors.iter().map(|tensor| tensor.tensor(call)).collect::<Result<_>>()?;
+            let metadata = super::types::metadata(call, metadata, n_metadata)?;
+            let given = call.options(options)?;
+            let out = call.optional_report(report, "report")?;
+            if given.reserved != 0 {
+                return Err(boundary::invalid("`options.reserved` is not 0"));
+            }
+            let mut progress = progress(call, given.progress, given.progress_context);
+            let options = WriteOptions {
+                layout: layout(given.layout, given.alignment)?,
+                durability: durability(given.durability)?,
+                progress: progress.as_mut().map(|progress| progress as _),
             };
-            write().map_err(|error: Error| error.at(directory))
-        })
-    }
+            let replace = given.replace != 0;
+            let report =
+                bundle::write_sharded(directory, prefix, max_shard_bytes, &tensors, &metadata, options, replace)?;
+            if let Some(out) = out {
+                out.set(&(&report).into());
+            }
+            Ok(())
+        };
+        write().map_err(|error: Error| error.at(directory))
+    };
+    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
+    unsafe { guard(error, body) }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
-use super::boundary::{self, Output, Report, SizedStruct, choice, guard, invalid, required, sized_struct, string};
+use super::boundary::{Call, SizedStruct, choice, guard, invalid, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::types::sa_metadata;
 use super::write::Context;
@@ -92,13 +92,10 @@ pub struct sa_open_options {
 sized_struct!(sa_open_options, aligned_cache);
 
 impl sa_open_options {
-    /// # Safety
-    /// `aligned_cache` is null or a NUL-terminated string that lives through the call.
-    pub(super) unsafe fn open_options(&self) -> Result<OpenOptions> {
+    pub(super) fn open_options(&self, call: &Call) -> Result<OpenOptions> {
         let unaligned = [Unaligned::Copy, Unaligned::Error, Unaligned::Borrow];
         let read_ahead = [ReadAhead::None, ReadAhead::Populate, ReadAhead::Background];
-        // SAFETY: as the caller says.
-        let aligned_cache = unsafe { boundary::optional_path(self.aligned_cache, "options.aligned_cache") }?;
+        let aligned_cache = call.optional_path(self.aligned_cache, "options.aligned_cache")?;
         Ok(OpenOptions {
             map: choice(self.map_mode, &[MapMode::Shared, MapMode::CopyOnWrite], "options.map_mode")?,
             unaligned: choice(self.unaligned, &unaligned, "options.unaligned")?,
@@ -238,16 +235,15 @@ pub unsafe extern "C" fn sa_file_open(
     file: *mut *mut sa_file,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let path = call.path(path, "path")?;
+        let options = call.options(options)?.open_options(call)?;
+        let out = call.output(file, "file")?;
+        out.set(handle(File::open(path, &options)?));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let path = boundary::path(path, "path")?;
-            let options = boundary::options(options)?.open_options()?;
-            let out = Output::new(file, "file")?;
-            out.set(handle(File::open(path, &options)?));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Size of a model that extends to the end of its file.
@@ -277,21 +273,20 @@ pub unsafe extern "C" fn sa_file_open_descriptor(
     file: *mut *mut sa_file,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        if descriptor < 0 {
+            return Err(invalid(format!("`descriptor` is {descriptor}")));
+        }
+        let options = call.options(options)?.open_options(call)?;
+        let out = call.output(file, "file")?;
+        // SAFETY: not -1; it is duplicated before anything else is done with it, which fails if it is not open.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let nbytes = (nbytes != SA_TO_END).then_some(nbytes);
+        out.set(handle(File::open_descriptor(descriptor, offset, nbytes, &options)?));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            if descriptor < 0 {
-                return Err(invalid(format!("`descriptor` is {descriptor}")));
-            }
-            let options = boundary::options(options)?.open_options()?;
-            let out = Output::new(file, "file")?;
-            // It is only passed to system calls, which check it.
-            let descriptor = BorrowedFd::borrow_raw(descriptor);
-            let nbytes = (nbytes != SA_TO_END).then_some(nbytes);
-            out.set(handle(File::open_descriptor(descriptor, offset, nbytes, &options)?));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Called once when the library no longer uses memory that was lent to it, on the thread that released the last view or
@@ -328,24 +323,26 @@ pub unsafe extern "C" fn sa_file_open_memory(
     file: *mut *mut sa_file,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let options = call.options(options)?.open_options(call)?;
+        let out = call.output(file, "file")?;
+        let bytes = call.slice(data.cast::<u8>(), nbytes, "data")?;
+        // SAFETY: the caller lends the bytes until they are released.
+        let bytes = unsafe { Borrowed::new(NonNull::from(bytes).cast(), bytes.len()) };
+        let file = File::open_memory(bytes, &options)?;
+        if let Some(release) = release {
+            let context = Context(release_context);
+            file.on_release(Box::new(move || {
+                let context = context;
+                // SAFETY: the caller gave both for this call.
+                unsafe { release(context.0) };
+            }));
+        }
+        out.set(handle(file));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let options = boundary::options(options)?.open_options()?;
-            let out = Output::new(file, "file")?;
-            let bytes = boundary::slice(data.cast::<u8>(), nbytes, "data")?;
-            let file = File::open_memory(Borrowed::new(NonNull::from(bytes).cast(), bytes.len()), &options)?;
-            if let Some(release) = release {
-                let context = Context(release_context);
-                file.on_release(Box::new(move || {
-                    let context = context;
-                    release(context.0);
-                }));
-            }
-            out.set(handle(file));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 impl sa_file {
@@ -398,16 +395,15 @@ pub unsafe extern "C" fn sa_file_at(
     info: *mut sa_tensor_info,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let out = call.report(info, "info")?;
+        let tensor = file.get(index)?;
+        out.set(&sa_tensor_info::of(file.header(), &tensor, file.is_misaligned(index)));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let out = Report::new(info, "info")?;
-            let tensor = file.get(index)?;
-            out.set(&sa_tensor_info::of(file.header(), &tensor, file.is_misaligned(index)));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The index of a tensor, by its name. Takes constant time and copies no string.
@@ -429,16 +425,15 @@ pub unsafe extern "C" fn sa_file_find(
     index: *mut usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let name = call.string(name, name_len, "name")?;
+        let out = call.output(index, "index")?;
+        out.set(file.find(name)?);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let name = string(name, name_len, "name")?;
-            let out = Output::new(index, "index")?;
-            out.set(file.find(name)?);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Number of metadata entries; 0 for null.
@@ -468,25 +463,24 @@ pub unsafe extern "C" fn sa_file_metadata_at(
     entry: *mut sa_metadata,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let header = call.required(file, "file")?.0.header();
+        let out = call.output(entry, "entry")?;
+        let Some((key, value)) = header.metadata_at(index) else {
+            let message =
+                format!("metadata index {index} is out of range: there are {} entries", header.metadata_len());
+            return Err(Error::new(Status::NotFound, message));
+        };
+        out.set(sa_metadata {
+            key: key.as_ptr().cast(),
+            key_len: key.len(),
+            value: value.as_ptr().cast(),
+            value_len: value.len(),
+        });
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let header = required(file, "file")?.0.header();
-            let out = Output::new(entry, "entry")?;
-            let Some((key, value)) = header.metadata_at(index) else {
-                let message =
-                    format!("metadata index {index} is out of range: there are {} entries", header.metadata_len());
-                return Err(Error::new(Status::NotFound, message));
-            };
-            out.set(sa_metadata {
-                key: key.as_ptr().cast(),
-                key_len: key.len(),
-                value: value.as_ptr().cast(),
-                value_len: value.len(),
-            });
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The whole mapping, for engines that make one buffer of it.
@@ -508,18 +502,17 @@ pub unsafe extern "C" fn sa_file_base(
     data_start: *mut u64,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let (base, nbytes) = (call.output(base, "base")?, call.output(nbytes, "nbytes")?);
+        let data_start = call.output(data_start, "data_start")?;
+        base.set(file.base().cast());
+        nbytes.set(file.stats().file_size as usize);
+        data_start.set(file.header().data_start());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let (base, nbytes) = (Output::new(base, "base")?, Output::new(nbytes, "nbytes")?);
-            let data_start = Output::new(data_start, "data_start")?;
-            base.set(file.base().cast());
-            nbytes.set(file.stats().file_size as usize);
-            data_start.set(file.header().data_start());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Counts of what is in a file and of what has been handed out of it.
@@ -532,15 +525,14 @@ pub unsafe extern "C" fn sa_file_base(
 /// Pointers are null or valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sa_file_stats(file: *const sa_file, stats: *mut sa_stats, error: *mut sa_error) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let out = call.report(stats, "stats")?;
+        out.set(&file.stats().into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let out = Report::new(stats, "stats")?;
-            out.set(&file.stats().into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The path that a file was opened by. Null for null, and for a file that was opened by descriptor or from memory.
@@ -578,17 +570,16 @@ pub unsafe extern "C" fn sa_file_descriptor(
     offset: *mut u64,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let (descriptor, offset) = (call.output(descriptor, "descriptor")?, call.output(offset, "offset")?);
+        let (found, start) = file.descriptor()?;
+        descriptor.set(found.as_raw_fd());
+        offset.set(start);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let (descriptor, offset) = (Output::new(descriptor, "descriptor")?, Output::new(offset, "offset")?);
-            let (found, start) = file.descriptor()?;
-            descriptor.set(found.as_raw_fd());
-            offset.set(start);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Whether the path that a file was opened by still names this file, with the size and modification time that it had.
@@ -607,15 +598,14 @@ pub unsafe extern "C" fn sa_file_is_current(
     is_current: *mut i32,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let out = call.output(is_current, "is_current")?;
+        out.set(i32::from(file.is_current()?));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let out = Output::new(is_current, "is_current")?;
-            out.set(i32::from(file.is_current()?));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 pub(super) fn padding(padding: HeaderPadding) -> sa_header_padding {

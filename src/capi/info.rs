@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::boundary::{Output, guard, string};
+use super::boundary::{Call, guard};
 use super::status::{sa_error, sa_status};
 use crate::dtype::Dtype;
 use crate::error::Status;
@@ -56,19 +56,18 @@ pub unsafe extern "C" fn sa_dtype_from_name(
     dtype: *mut i32,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let name = call.string(name, name_len, "name")?;
+        let out = call.output(dtype, "dtype")?;
+        let Some(dtype) = Dtype::from_name(name) else {
+            let message = format!("unknown dtype {}", crate::error::Name(name));
+            return Err(crate::error::Error::new(Status::Unsupported, message));
+        };
+        out.set(dtype as i32);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let name = string(name, name_len, "name")?;
-            let out = Output::new(dtype, "dtype")?;
-            let Some(dtype) = Dtype::from_name(name) else {
-                let message = format!("unknown dtype {}", crate::error::Name(name));
-                return Err(crate::error::Error::new(Status::Unsupported, message));
-            };
-            out.set(dtype as i32);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Size of an element in bits: 4, 6, 8, 16, 32 or 64; 0 for any other value. A tensor is aligned if its offset is a

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-use super::boundary::{self, Report, SizedStruct, guard, sized_struct};
+use super::boundary::{Call, SizedStruct, guard, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::write::{durability, layout, progress, sa_progress};
 use crate::overlay::{self, OverlayOptions, OverlayReport};
@@ -116,34 +116,34 @@ pub unsafe extern "C" fn sa_overlay_bundle(
     report: *mut sa_overlay_report,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let bundle = call.path(bundle, "bundle")?;
+        let output = call.path(output, "output")?;
+        let given = call.options(options)?;
+        let out = call.optional_report(report, "report")?;
+        let mut progress = progress(call, given.progress, given.progress_context);
+        let mut options = OverlayOptions {
+            layout: layout(given.layout, given.alignment)?,
+            durability: durability(given.durability)?,
+            verify: given.skip_verify == 0,
+            drop_trailing: given.drop_trailing != 0,
+            progress: progress.as_mut().map(|progress| progress as _),
+        };
+        let report = overlay::overlay(bundle, output, &mut options)?;
+        if let Some(warning) = given.warning {
+            for (path, message) in &report.warnings {
+                // Paths come from the system and have no NUL; a message might.
+                let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+                let message = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
+                // SAFETY: it may be called with its context; both strings are NUL-terminated.
+                unsafe { warning(given.warning_context, path.as_ptr(), message.as_ptr()) };
+            }
+        }
+        if let Some(out) = out {
+            out.set(&(&report).into());
+        }
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let bundle = boundary::path(bundle, "bundle")?;
-            let output = boundary::path(output, "output")?;
-            let given = boundary::options(options)?;
-            let out = Report::optional(report, "report")?;
-            let mut progress = progress(given.progress, given.progress_context);
-            let mut options = OverlayOptions {
-                layout: layout(given.layout, given.alignment)?,
-                durability: durability(given.durability)?,
-                verify: given.skip_verify == 0,
-                drop_trailing: given.drop_trailing != 0,
-                progress: progress.as_mut().map(|progress| progress as _),
-            };
-            let report = overlay::overlay(bundle, output, &mut options)?;
-            if let Some(warning) = given.warning {
-                for (path, message) in &report.warnings {
-                    // Paths come from the system and have no NUL; a message might.
-                    let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-                    let message = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
-                    warning(given.warning_context, path.as_ptr(), message.as_ptr());
-                }
-            }
-            if let Some(out) = out {
-                out.set(&(&report).into());
-            }
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }

@@ -1,6 +1,6 @@
 //! The layout on its own, for programs that write by themselves.
 
-use super::boundary::{self, Output, Report, SizedStruct, guard, required, sized_struct};
+use super::boundary::{self, Call, SizedStruct, guard, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor, specs};
 use crate::error::{Error, Status};
@@ -87,21 +87,20 @@ pub unsafe extern "C" fn sa_plan_new(
     plan: *mut *mut sa_plan,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let specs = specs(call, tensors, n_tensors)?;
+        let metadata = super::types::metadata(call, metadata, n_metadata)?;
+        let options = call.options(options)?;
+        let out = call.output(plan, "plan")?;
+        if options.reserved != 0 {
+            return Err(boundary::invalid("`options.reserved` is not 0"));
+        }
+        let plan = Plan::new(&specs, &metadata, &super::write::layout(options.layout, options.alignment)?)?;
+        out.set(Box::into_raw(Box::new(sa_plan(plan))));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
-    unsafe {
-        guard(error, || {
-            let specs = specs(tensors, n_tensors)?;
-            let metadata = super::types::metadata(metadata, n_metadata)?;
-            let options = boundary::options(options)?;
-            let out = Output::new(plan, "plan")?;
-            if options.reserved != 0 {
-                return Err(boundary::invalid("`options.reserved` is not 0"));
-            }
-            let plan = Plan::new(&specs, &metadata, &super::write::layout(options.layout, options.alignment)?)?;
-            out.set(Box::into_raw(Box::new(sa_plan(plan))));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The first bytes of the file: the 8-byte length, the JSON and its padding. The data section follows.
@@ -120,16 +119,15 @@ pub unsafe extern "C" fn sa_plan_header(
     nbytes: *mut usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let header = call.required(plan, "plan")?.0.header();
+        let (bytes, nbytes) = (call.output(bytes, "bytes")?, call.output(nbytes, "nbytes")?);
+        bytes.set(header.as_ptr());
+        nbytes.set(header.len());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let header = required(plan, "plan")?.0.header();
-            let (bytes, nbytes) = (Output::new(bytes, "bytes")?, Output::new(nbytes, "nbytes")?);
-            bytes.set(header.as_ptr());
-            nbytes.set(header.len());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Number of tensors; 0 for null.
@@ -160,19 +158,18 @@ pub unsafe extern "C" fn sa_plan_at(
     placement: *mut sa_placement,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let placements = call.required(plan, "plan")?.0.placements();
+        let out = call.report(placement, "placement")?;
+        let Some(found) = placements.get(position) else {
+            let message = format!("position {position} is out of range: there are {} tensors", placements.len());
+            return Err(Error::new(Status::NotFound, message));
+        };
+        out.set(&(*found).into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let placements = required(plan, "plan")?.0.placements();
-            let out = Report::new(placement, "placement")?;
-            let Some(found) = placements.get(position) else {
-                let message = format!("position {position} is out of range: there are {} tensors", placements.len());
-                return Err(Error::new(Status::NotFound, message));
-            };
-            out.set(&(*found).into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Size of the file in bytes; 0 for null.

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::path::Path;
 
-use super::boundary::{self, Report, SizedStruct, guard, sized_struct};
+use super::boundary::{Call, SizedStruct, guard, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::write::{durability, layout, progress, sa_progress};
 use crate::error::Result;
@@ -155,14 +155,13 @@ pub unsafe extern "C" fn sa_repair_file(
     report: *mut sa_repair_report,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let source = call.path(source, "source")?;
+        let destination = call.path(destination, "destination")?;
+        repair(call, source, Some(destination), options, report)
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let source = boundary::path(source, "source")?;
-            let destination = boundary::path(destination, "destination")?;
-            repair(source, Some(destination), options, report)
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Replaces a file by a repaired one, as `sa_repair_file`. A file that needs no repair is not written.
@@ -183,23 +182,19 @@ pub unsafe extern "C" fn sa_repair_in_place(
     error: *mut sa_error,
 ) -> sa_status {
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe { guard(error, || repair(boundary::path(path, "path")?, None, options, report)) }
+    unsafe { guard(error, |call| repair(call, call.path(path, "path")?, None, options, report)) }
 }
 
-/// # Safety
-/// Pointers are null or valid for the call.
-unsafe fn repair(
+fn repair(
+    call: &Call,
     source: &Path,
     destination: Option<&Path>,
     options: *const sa_repair_options,
     report: *mut sa_repair_report,
 ) -> Result<()> {
-    // SAFETY: as the caller says.
-    let options = unsafe { boundary::options(options) }?;
-    // SAFETY: as the caller says.
-    let out = unsafe { Report::optional(report, "report") }?;
-    // SAFETY: as the caller says.
-    let mut progress = unsafe { progress(options.progress, options.progress_context) };
+    let options = call.options(options)?;
+    let out = call.optional_report(report, "report")?;
+    let mut progress = progress(call, options.progress, options.progress_context);
     let mut options = RepairOptions {
         layout: layout(options.layout, options.alignment)?,
         durability: durability(options.durability)?,

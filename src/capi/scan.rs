@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char};
 
-use super::boundary::{self, Output, Report, SizedStruct, guard, required, sized_struct};
+use super::boundary::{Call, SizedStruct, guard, sized_struct};
 use super::file::padding;
 use super::status::{sa_error, sa_status};
 use crate::error::{Error, Status};
@@ -131,23 +131,22 @@ pub unsafe extern "C" fn sa_scan_file(
     scan: *mut *mut sa_scan,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let path = call.path(path, "path")?;
+        let options = call.options::<sa_scan_options>(options)?;
+        let alignment = if options.alignment == 0 { DEFAULT_ALIGNMENT } else { options.alignment };
+        let out = call.output(scan, "scan")?;
+        let report = scan::scan(path, &ScanOptions { alignment })?;
+        let nonconforming = report.nonconforming.as_ref().map(|error| {
+            let reason = error.reason().map_or("", crate::error::Reason::name);
+            (without_nul(error.message()), without_nul(reason))
+        });
+        let dtypes = report.dtypes.iter().map(|row| (without_nul(&row.name), row.clone())).collect();
+        out.set(Box::into_raw(Box::new(sa_scan { report, nonconforming, dtypes })));
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let path = boundary::path(path, "path")?;
-            let options = boundary::options::<sa_scan_options>(options)?;
-            let alignment = if options.alignment == 0 { DEFAULT_ALIGNMENT } else { options.alignment };
-            let out = Output::new(scan, "scan")?;
-            let report = scan::scan(path, &ScanOptions { alignment })?;
-            let nonconforming = report.nonconforming.as_ref().map(|error| {
-                let reason = error.reason().map_or("", crate::error::Reason::name);
-                (without_nul(error.message()), without_nul(reason))
-            });
-            let dtypes = report.dtypes.iter().map(|row| (without_nul(&row.name), row.clone())).collect();
-            out.set(Box::into_raw(Box::new(sa_scan { report, nonconforming, dtypes })));
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// A string for C. A NUL in it, which only an unknown dtype can have, would end it early; it is replaced by U+FFFD.
@@ -169,35 +168,34 @@ pub unsafe extern "C" fn sa_scan_get(
     report: *mut sa_scan_report,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let scan = call.required(scan, "scan")?;
+        let out = call.report(report, "report")?;
+        let (found, null) = (&scan.report, std::ptr::null());
+        out.set(&sa_scan_report {
+            file_size: found.file_size,
+            header_len: found.header_len,
+            data_start: found.data_start,
+            tensors: found.tensors,
+            tensor_bytes: found.tensor_bytes,
+            misaligned_tensors: found.misaligned_tensors,
+            misaligned_bytes: found.misaligned_bytes,
+            tensors_below_alignment: found.tensors_below_alignment,
+            gaps: found.gaps,
+            gap_bytes: found.gap_bytes,
+            trailing_bytes: found.trailing_bytes,
+            unknown_dtype_tensors: found.unknown_dtype_tensors(),
+            dtypes: scan.dtypes.len(),
+            header_padding: padding(found.padding) as i32,
+            conforms: i32::from(scan.nonconforming.is_none()),
+            nonconforming: scan.nonconforming.as_ref().map_or(null, |(message, _)| message.as_ptr()),
+            nonconforming_reason: scan.nonconforming.as_ref().map_or(null, |(_, reason)| reason.as_ptr()),
+            ..sa_scan_report::zeroed()
+        });
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let scan = required(scan, "scan")?;
-            let out = Report::new(report, "report")?;
-            let (found, null) = (&scan.report, std::ptr::null());
-            out.set(&sa_scan_report {
-                file_size: found.file_size,
-                header_len: found.header_len,
-                data_start: found.data_start,
-                tensors: found.tensors,
-                tensor_bytes: found.tensor_bytes,
-                misaligned_tensors: found.misaligned_tensors,
-                misaligned_bytes: found.misaligned_bytes,
-                tensors_below_alignment: found.tensors_below_alignment,
-                gaps: found.gaps,
-                gap_bytes: found.gap_bytes,
-                trailing_bytes: found.trailing_bytes,
-                unknown_dtype_tensors: found.unknown_dtype_tensors(),
-                dtypes: scan.dtypes.len(),
-                header_padding: padding(found.padding) as i32,
-                conforms: i32::from(scan.nonconforming.is_none()),
-                nonconforming: scan.nonconforming.as_ref().map_or(null, |(message, _)| message.as_ptr()),
-                nonconforming_reason: scan.nonconforming.as_ref().map_or(null, |(_, reason)| reason.as_ptr()),
-                ..sa_scan_report::zeroed()
-            });
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// The tensors of one dtype. The rows are sorted, most bytes first.
@@ -217,28 +215,27 @@ pub unsafe extern "C" fn sa_scan_dtype_at(
     row: *mut sa_scan_dtype,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let scan = call.required(scan, "scan")?;
+        let out = call.report(row, "row")?;
+        let Some((name, found)) = scan.dtypes.get(index) else {
+            let message = format!("dtype index {index} is out of range: there are {} rows", scan.dtypes.len());
+            return Err(Error::new(Status::NotFound, message));
+        };
+        out.set(&sa_scan_dtype {
+            name: name.as_ptr(),
+            name_len: name.as_bytes().len(),
+            tensors: found.tensors,
+            bytes: found.bytes,
+            misaligned_tensors: found.misaligned_tensors,
+            misaligned_bytes: found.misaligned_bytes,
+            dtype: found.dtype.map_or(0, |dtype| dtype as i32),
+            ..sa_scan_dtype::zeroed()
+        });
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let scan = required(scan, "scan")?;
-            let out = Report::new(row, "row")?;
-            let Some((name, found)) = scan.dtypes.get(index) else {
-                let message = format!("dtype index {index} is out of range: there are {} rows", scan.dtypes.len());
-                return Err(Error::new(Status::NotFound, message));
-            };
-            out.set(&sa_scan_dtype {
-                name: name.as_ptr(),
-                name_len: name.as_bytes().len(),
-                tensors: found.tensors,
-                bytes: found.bytes,
-                misaligned_tensors: found.misaligned_tensors,
-                misaligned_bytes: found.misaligned_bytes,
-                dtype: found.dtype.map_or(0, |dtype| dtype as i32),
-                ..sa_scan_dtype::zeroed()
-            });
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Frees a scan. Null is ignored.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::boundary::{invalid, slice, string};
+use super::boundary::{Call, invalid};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result};
 use crate::layout::{TensorSpec, check_tensor};
@@ -73,31 +73,23 @@ pub struct sa_tensor {
 }
 
 impl sa_tensor {
-    /// # Safety
-    /// The name and the shape are what the fields say, through the call.
-    pub(super) unsafe fn spec<'a>(&self) -> Result<TensorSpec<'a>> {
-        // SAFETY: as the caller says.
-        let name = unsafe { string(self.name, self.name_len, "tensors[].name") }?;
+    pub(super) fn spec<'a>(&self, call: &'a Call) -> Result<TensorSpec<'a>> {
+        let name = call.string(self.name, self.name_len, "tensors[].name")?;
         if (self.reserved_0, self.reserved) != (0, [0; 3]) {
             let message = "a reserved field of `sa_tensor` is not 0: initialise the struct with {0}";
             return Err(about(name, &invalid(message)));
         }
         let dtype = Dtype::from_number(self.dtype)
             .ok_or_else(|| about(name, &invalid(format!("`dtype` is {}, which is not an sa_dtype", self.dtype))))?;
-        // SAFETY: as the caller says.
-        let shape = unsafe { slice(self.shape, self.rank, "shape") }.map_err(|error| about(name, &error))?;
+        let shape = call.slice(self.shape, self.rank, "shape").map_err(|error| about(name, &error))?;
         Ok(TensorSpec { name, dtype, shape, nbytes: self.nbytes as u64 })
     }
 
-    /// # Safety
-    /// As for [`sa_tensor::spec`], and the data likewise.
-    pub(super) unsafe fn tensor<'a>(&self) -> Result<Tensor<'a>> {
-        // SAFETY: as the caller says.
-        let spec = unsafe { self.spec() }?;
+    pub(super) fn tensor<'a>(&self, call: &'a Call) -> Result<Tensor<'a>> {
+        let spec = self.spec(call)?;
         // Checked first: a wrong size must not make the library read beyond the data.
         check_tensor(&spec)?;
-        // SAFETY: as the caller says.
-        let data = unsafe { slice(self.data.cast(), self.nbytes, "data") }.map_err(|error| about(spec.name, &error))?;
+        let data = call.slice(self.data.cast(), self.nbytes, "data").map_err(|error| about(spec.name, &error))?;
         Ok(Tensor { name: spec.name, dtype: spec.dtype, shape: spec.shape, data })
     }
 }
@@ -122,29 +114,16 @@ pub struct sa_metadata {
 }
 
 /// The strings of a metadata array.
-///
-/// # Safety
-/// `metadata` is null or points to `count` entries whose strings are what the fields say, through the call.
-pub(super) unsafe fn metadata<'a>(metadata: *const sa_metadata, count: usize) -> Result<Vec<(&'a str, &'a str)>> {
-    // SAFETY: as the caller says.
-    let entries = unsafe { slice(metadata, count, "metadata") }?;
+pub(super) fn metadata(call: &Call, metadata: *const sa_metadata, count: usize) -> Result<Vec<(&str, &str)>> {
     let strings = |entry: &sa_metadata| {
-        // SAFETY: as the caller says.
-        let key = unsafe { string(entry.key, entry.key_len, "metadata[].key") }?;
-        // SAFETY: as the caller says.
-        let value = unsafe { string(entry.value, entry.value_len, "metadata[].value") }?;
+        let key = call.string(entry.key, entry.key_len, "metadata[].key")?;
+        let value = call.string(entry.value, entry.value_len, "metadata[].value")?;
         Ok((key, value))
     };
-    entries.iter().map(strings).collect()
+    call.slice(metadata, count, "metadata")?.iter().map(strings).collect()
 }
 
 /// The specs of a tensor array.
-///
-/// # Safety
-/// `tensors` is null or points to `count` tensors whose names and shapes are what the fields say, through the call.
-pub(super) unsafe fn specs<'a>(tensors: *const sa_tensor, count: usize) -> Result<Vec<TensorSpec<'a>>> {
-    // SAFETY: as the caller says.
-    let tensors = unsafe { slice(tensors, count, "tensors") }?;
-    // SAFETY: as the caller says.
-    tensors.iter().map(|tensor| unsafe { tensor.spec() }).collect()
+pub(super) fn specs(call: &Call, tensors: *const sa_tensor, count: usize) -> Result<Vec<TensorSpec<'_>>> {
+    call.slice(tensors, count, "tensors")?.iter().map(|tensor| tensor.spec(call)).collect()
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use super::boundary::{Output, Report, SizedStruct, choice, guard, input, invalid, required, sized_struct, string};
+use super::boundary::{Call, SizedStruct, choice, guard, invalid, sized_struct};
 use super::file::sa_file;
 use super::status::{sa_error, sa_status};
 use crate::error::Result;
@@ -83,10 +83,9 @@ impl From<View> for sa_view {
 }
 
 impl sa_view {
-    /// # Safety
-    /// The owner is null or that of a view that is not released.
-    unsafe fn keeper(&self) -> Result<&Keeper> {
-        // SAFETY: as the caller says.
+    /// What keeps the bytes alive. The call vouches for the view.
+    fn keeper(&self, _: &Call) -> Result<&Keeper> {
+        // SAFETY: null or that of a view that is not released, by the contract of `guard`.
         let keeper = unsafe { self.owner.cast_const().cast::<Keeper>().as_ref() };
         keeper.ok_or_else(|| invalid("`view.owner` is null"))
     }
@@ -112,16 +111,15 @@ pub unsafe extern "C" fn sa_map_tensor(
     view: *mut sa_view,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let name = call.string(name, name_len, "name")?;
+        let out = call.report(view, "view")?;
+        out.set(&file.map(name)?.into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let name = string(name, name_len, "name")?;
-            let out = Report::new(view, "view")?;
-            out.set(&file.map(name)?.into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Maps a tensor by its index, as `sa_map_tensor`.
@@ -141,15 +139,14 @@ pub unsafe extern "C" fn sa_map_tensor_at(
     view: *mut sa_view,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let file = &call.required(file, "file")?.0;
+        let out = call.report(view, "view")?;
+        out.set(&file.map_at(index)?.into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let file = &required(file, "file")?.0;
-            let out = Report::new(view, "view")?;
-            out.set(&file.map_at(index)?.into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Releases a view, or one retain of it. Null is ignored. The parameter is a `void *`, so that the function can be the
@@ -197,15 +194,14 @@ pub unsafe extern "C" fn sa_view_writable(
     data: *mut *mut c_void,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let view = call.input(view, "view")?;
+        let out = call.output(data, "data")?;
+        out.set(view.keeper(call)?.writable((view.data.cast(), view.nbytes))?.cast());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid; the owner is that of a view.
-    unsafe {
-        guard(error, || {
-            let view = input(view, "view")?;
-            let out = Output::new(data, "data")?;
-            out.set(view.keeper()?.writable((view.data.cast(), view.nbytes))?.cast());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Says how a view's bytes will be used. Whole pages are affected, hence also neighbouring tensors.
@@ -219,13 +215,12 @@ pub unsafe extern "C" fn sa_view_writable(
 /// Pointers are null or valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sa_view_advise(view: *const sa_view, advice: i32, error: *mut sa_error) -> sa_status {
+    let body = |call: &Call| {
+        let view = call.input(view, "view")?;
+        let every = [Advice::WillNeed, Advice::DoNotNeed, Advice::Random, Advice::Sequential];
+        let advice = choice(advice, &every, "advice")?;
+        view.keeper(call)?.advise(advice, view.data.cast(), view.nbytes)
+    };
     // SAFETY: the pointers are the C caller's, null or valid; the owner is that of a view.
-    unsafe {
-        guard(error, || {
-            let view = input(view, "view")?;
-            let every = [Advice::WillNeed, Advice::DoNotNeed, Advice::Random, Advice::Sequential];
-            let advice = choice(advice, &every, "advice")?;
-            view.keeper()?.advise(advice, view.data.cast(), view.nbytes)
-        })
-    }
+    unsafe { guard(error, body) }
 }

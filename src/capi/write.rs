@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
 
-use super::boundary::{self, Report, SizedStruct, choice, guard, sized_struct, slice};
+use super::boundary::{Call, SizedStruct, choice, guard, sized_struct};
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor};
 use crate::error::{Error, Result};
@@ -87,17 +87,15 @@ pub(super) fn durability(durability: i32) -> Result<Durability> {
 }
 
 /// A callback of the caller's as the library calls it.
-///
-/// # Safety
-/// `progress`, if set, may be called with the context, on any thread that calls the result.
-pub(super) unsafe fn progress(
+pub(super) fn progress(
+    _: &Call,
     progress: sa_progress,
     context: *mut c_void,
-) -> Option<impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static> {
+) -> Option<impl FnMut(u64, u64) -> ControlFlow<()> + Send + use<>> {
     let (progress, context) = (progress?, Context(context));
     Some(move |done, total| {
         let context = &context;
-        // SAFETY: as the caller says.
+        // SAFETY: it may be called with its context, by the contract of `guard`.
         let stop = unsafe { progress(context.0, done, total) } != 0;
         if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
@@ -179,29 +177,28 @@ pub unsafe extern "C" fn sa_write_aligned(
     report: *mut sa_write_report,
     error: *mut sa_error,
 ) -> sa_status {
-    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
-    unsafe {
-        guard(error, || {
-            let path = boundary::path(path, "path")?;
-            let write = || {
-                let tensors = slice(tensors, n_tensors, "tensors")?;
-                let tensors: Vec<_> = tensors.iter().map(|tensor| tensor.tensor()).collect::<Result<_>>()?;
-                let metadata = super::types::metadata(metadata, n_metadata)?;
-                let options = boundary::options(options)?;
-                let out = Report::optional(report, "report")?;
-                let mut progress = progress(options.progress, options.progress_context);
-                let options = WriteOptions {
-                    layout: options.layout()?,
-                    durability: options.durability()?,
-                    progress: progress.as_mut().map(|progress| progress as _),
-                };
-                let report = writer::write_aligned(path, &tensors, &metadata, options)?;
-                if let Some(out) = out {
-                    out.set(&report.into());
-                }
-                Ok(())
+    let body = |call: &Call| {
+        let path = call.path(path, "path")?;
+        let write = || {
+            let tensors = call.slice(tensors, n_tensors, "tensors")?;
+            let tensors: Vec<_> = tensors.iter().map(|tensor| tensor.tensor(call)).collect::<Result<_>>()?;
+            let metadata = super::types::metadata(call, metadata, n_metadata)?;
+            let options = call.options(options)?;
+            let out = call.optional_report(report, "report")?;
+            let mut progress = progress(call, options.progress, options.progress_context);
+            let options = WriteOptions {
+                layout: options.layout()?,
+                durability: options.durability()?,
+                progress: progress.as_mut().map(|progress| progress as _),
             };
-            write().map_err(|error: Error| error.at(path))
-        })
-    }
+            let report = writer::write_aligned(path, &tensors, &metadata, options)?;
+            if let Some(out) = out {
+                out.set(&report.into());
+            }
+            Ok(())
+        };
+        write().map_err(|error: Error| error.at(path))
+    };
+    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
+    unsafe { guard(error, body) }
 }

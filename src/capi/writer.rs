@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::boundary::{self, Output, Report, guard, required, required_mut, slice, string};
+use super::boundary::{Call, guard};
 use super::plan::sa_placement;
 use super::status::{sa_error, sa_status};
 use super::types::{sa_metadata, sa_tensor, specs};
@@ -44,27 +44,26 @@ pub unsafe extern "C" fn sa_writer_open(
     writer: *mut *mut sa_writer,
     error: *mut sa_error,
 ) -> sa_status {
-    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
-    unsafe {
-        guard(error, || {
-            let path = boundary::path(path, "path")?;
-            let open = || {
-                let specs = specs(tensors, n_tensors)?;
-                let metadata = super::types::metadata(metadata, n_metadata)?;
-                let options = boundary::options(options)?;
-                let out = Output::new(writer, "writer")?;
-                let options = WriterOptions {
-                    layout: options.layout()?,
-                    durability: options.durability()?,
-                    progress: progress(options.progress, options.progress_context).map(|call| Box::new(call) as _),
-                };
-                let writer = Writer::open(path, &specs, &metadata, options)?;
-                out.set(Box::into_raw(Box::new(sa_writer(writer))));
-                Ok(())
+    let body = |call: &Call| {
+        let path = call.path(path, "path")?;
+        let open = || {
+            let specs = specs(call, tensors, n_tensors)?;
+            let metadata = super::types::metadata(call, metadata, n_metadata)?;
+            let options = call.options(options)?;
+            let out = call.output(writer, "writer")?;
+            let options = WriterOptions {
+                layout: options.layout()?,
+                durability: options.durability()?,
+                progress: progress(call, options.progress, options.progress_context).map(|call| Box::new(call) as _),
             };
-            open().map_err(|error: Error| error.at(path))
-        })
-    }
+            let writer = Writer::open(path, &specs, &metadata, options)?;
+            out.set(Box::into_raw(Box::new(sa_writer(writer))));
+            Ok(())
+        };
+        open().map_err(|error: Error| error.at(path))
+    };
+    // SAFETY: the pointers are the C caller's, null or valid, and arrays as long as their counts.
+    unsafe { guard(error, body) }
 }
 
 /// The index of a tensor in the array given to `sa_writer_open`, by its name.
@@ -86,16 +85,15 @@ pub unsafe extern "C" fn sa_writer_find(
     index: *mut usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required(writer, "writer")?;
+        let name = call.string(name, name_len, "name")?;
+        let out = call.output(index, "index")?;
+        out.set(writer.0.find(name)?);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required(writer, "writer")?;
-            let name = string(name, name_len, "name")?;
-            let out = Output::new(index, "index")?;
-            out.set(writer.0.find(name)?);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Where a tensor is located in the file.
@@ -115,15 +113,14 @@ pub unsafe extern "C" fn sa_writer_at(
     placement: *mut sa_placement,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required(writer, "writer")?;
+        let out = call.report(placement, "placement")?;
+        out.set(&writer.0.placement(index)?.into());
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required(writer, "writer")?;
-            let out = Report::new(placement, "placement")?;
-            out.set(&writer.0.placement(index)?.into());
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Writes a whole tensor.
@@ -146,13 +143,12 @@ pub unsafe extern "C" fn sa_writer_put(
     nbytes: usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required(writer, "writer")?;
+        writer.0.put(index, call.slice(data.cast(), nbytes, "data")?)
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required(writer, "writer")?;
-            writer.0.put(index, slice(data.cast(), nbytes, "data")?)
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Writes a piece of a tensor. Pieces may come in any order and from any thread. Where two overlap, the one that was
@@ -177,13 +173,12 @@ pub unsafe extern "C" fn sa_writer_put_at(
     nbytes: usize,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required(writer, "writer")?;
+        writer.0.put_at(index, offset, call.slice(data.cast(), nbytes, "data")?)
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required(writer, "writer")?;
-            writer.0.put_at(index, offset, slice(data.cast(), nbytes, "data")?)
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Total size in bytes of the tensor data that has not been written yet; 0 for null.
@@ -214,19 +209,18 @@ pub unsafe extern "C" fn sa_writer_first_missing(
     nbytes: *mut u64,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required(writer, "writer")?;
+        let (index, offset) = (call.output(index, "index")?, call.output(offset, "offset")?);
+        let nbytes = call.output(nbytes, "nbytes")?;
+        let found = writer.0.first_missing().unwrap_or(Missing { index: 0, offset: 0, nbytes: 0 });
+        index.set(found.index);
+        offset.set(found.offset);
+        nbytes.set(found.nbytes);
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required(writer, "writer")?;
-            let (index, offset) = (Output::new(index, "index")?, Output::new(offset, "offset")?);
-            let nbytes = Output::new(nbytes, "nbytes")?;
-            let found = writer.0.first_missing().unwrap_or(Missing { index: 0, offset: 0, nbytes: 0 });
-            index.set(found.index);
-            offset.set(found.offset);
-            nbytes.set(found.nbytes);
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Puts the file in place of the one at the path. The writer still has to be freed with `sa_writer_free`.
@@ -247,18 +241,17 @@ pub unsafe extern "C" fn sa_writer_finish(
     report: *mut sa_write_report,
     error: *mut sa_error,
 ) -> sa_status {
+    let body = |call: &Call| {
+        let writer = call.required_mut(writer, "writer")?;
+        let out = call.optional_report(report, "report")?;
+        let report = writer.0.finish()?;
+        if let Some(out) = out {
+            out.set(&report.into());
+        }
+        Ok(())
+    };
     // SAFETY: the pointers are the C caller's, null or valid.
-    unsafe {
-        guard(error, || {
-            let writer = required_mut(writer, "writer")?;
-            let out = Report::optional(report, "report")?;
-            let report = writer.0.finish()?;
-            if let Some(out) = out {
-                out.set(&report.into());
-            }
-            Ok(())
-        })
-    }
+    unsafe { guard(error, body) }
 }
 
 /// Frees a writer. If `sa_writer_finish` did not succeed, this discards the unfinished file, and the file at the path
