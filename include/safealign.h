@@ -1551,7 +1551,8 @@ void sa_plan_free(struct sa_plan *plan);
  * @param n_metadata  Number of metadata entries.
  * @param options     Null for the defaults. `progress` is called by `sa_writer_put` and `sa_writer_put_at`, on the
  *                    thread that calls them, after each piece. Concurrent calls of it are serialised. Cancelling makes
- *                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable.
+ *                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable: to give
+ *                    up, free it. It must not write to this writer.
  * @param writer      Receives the writer, which keeps no pointer to the arrays.
  * @param error       Null, or receives the error.
  * @return As `sa_write_aligned`.
@@ -2118,13 +2119,15 @@ void sa_bundle_slot_free(struct sa_bundle_slot *slot);
  * @param max_shard_bytes  The largest size of the tensor data of a shard in bytes; not 0.
  * @param tensors          Array of `n_tensors`; null if there are none.
  * @param n_tensors        Number of tensors.
- * @param metadata         Array of `n_metadata`; null if there are none. Written to each shard and to the index.
+ * @param metadata         Array of `n_metadata`; null if there are none. Written to each shard and to the index, where
+ *                         `total_size` is replaced by the size of all tensors.
  * @param n_metadata       Number of metadata entries.
  * @param options          Null for the defaults.
  * @param report           Null, or receives the report.
  * @param error            Null, or receives the error.
- * @return As `sa_write_aligned`; `SA_ERR_REFUSED` if files of the prefix exist. Whatever fails, the old files are back
- *         under their names and no new file is left.
+ * @return As `sa_write_aligned`; `SA_ERR_REFUSED` if files of the prefix exist. If the call fails, the old files are
+ *         back under their names and no new file is left, except if only removing an old file failed: then the new
+ *         bundle is in place, and the message says so.
  */
 sa_status sa_write_sharded(const char *directory,
                            const char *prefix,

@@ -240,7 +240,11 @@ public:
     Result(Error error) : held_(std::in_place_index<1>, std::move(error)) {}
 
     [[nodiscard]] bool has_value() const noexcept { return held_.index() == 0; }
-    explicit operator bool() const noexcept { return has_value(); }
+    /// Whether there is a value. Not for a bool, where the value would be meant.
+    template <typename U = T, typename = std::enable_if_t<!std::is_same_v<U, bool>>>
+    explicit operator bool() const noexcept {
+        return has_value();
+    }
 
     [[nodiscard]] T& value() & {
         if (T* value = std::get_if<0>(&held_)) {

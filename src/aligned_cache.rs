@@ -28,6 +28,8 @@ use crate::writer::{Durability, Progress, Writer, WriterOptions, report};
 
 /// The metadata key of the source records.
 const SOURCES: &str = "safealign.aligned_cache.sources";
+/// The largest size of the source records in bytes: parsed, they take many times that.
+const MAX_SOURCES_LEN: usize = 4 << 20;
 /// Bytes that are copied at once.
 const STEP: usize = 8 << 20;
 
@@ -150,6 +152,10 @@ fn write_to(target: &Path, sources: &[Source], options: CacheOptions) -> Result<
     }
     let records = sources.iter().map(|source| source.identified().record()).collect::<Result<Vec<Value>>>()?;
     let records = Value::from(records).to_string();
+    if records.len() > MAX_SOURCES_LEN {
+        let message = format!("a bundle of {} shards is too large for one aligned cache", sources.len());
+        return Err(Error::new(Status::TooLarge, message).at(target));
+    }
     let metadata = [(SOURCES, records.as_str())];
     let specs: Vec<TensorSpec> = sources.iter().flat_map(Source::tensors).collect();
     let plan = Plan::new(&specs, &metadata, &options.layout).map_err(|error| error.at(target))?;
@@ -192,7 +198,8 @@ pub(crate) fn open(path: &Path, source: &Identified, tensors: &[u32]) -> Result<
         let (file, found) = source::open_regular(path)?;
         let header = source::read_header(&file, found.len())?;
         let survey = header.survey(found.len() - header.data_start())?;
-        let records = header.metadata().find(|&(key, _)| key == SOURCES);
+        let is_ours = |&(key, value): &(&str, &str)| key == SOURCES && value.len() <= MAX_SOURCES_LEN;
+        let records = header.metadata().find(is_ours);
         let records = records.and_then(|(_, value)| serde_json::from_str::<Vec<Value>>(value).ok());
         let Some(records) = records else {
             let message = format!("is not an aligned cache, so it cannot be used for {}", source.path.display());

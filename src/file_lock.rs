@@ -12,6 +12,12 @@ use crate::error::{Error, Result};
 pub(crate) struct FileLock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
 impl FileLock {
+    /// As [`FileLock::wait`], on a directory, which leaves no file behind.
+    pub(crate) fn of_directory(path: &Path) -> Result<FileLock> {
+        let file = File::open(path).map_err(|error| Error::io("open", &error).at(path))?;
+        Ok(FileLock::locked(file))
+    }
+
     /// Waits until no one else holds the lock. The file is created where it is missing.
     ///
     /// Some network file systems have no locks. There the call succeeds at once: everything that is written under a
@@ -21,11 +27,15 @@ impl FileLock {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let opened = File::options().create(true).truncate(false).write(true).custom_flags(flags).open(path);
         let file = opened.map_err(|error| Error::io("lock", &error).at(path))?;
+        Ok(FileLock::locked(file))
+    }
+
+    fn locked(file: File) -> FileLock {
         while let Err(error) = file.lock() {
             if error.kind() != std::io::ErrorKind::Interrupted {
                 break;
             }
         }
-        Ok(FileLock(file))
+        FileLock(file)
     }
 }

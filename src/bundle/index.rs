@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::names::check_entry;
 use crate::error::{Error, Name, Reason, Result, Status};
@@ -112,8 +113,8 @@ impl Index {
         })
     }
 
-    /// The entries of the `metadata` object, in the order of the index. Values other than strings are JSON. In memory
-    /// each key and each value is followed by a NUL byte.
+    /// The entries of the `metadata` object, in the order of the index. Values other than strings are JSON, as it is
+    /// written. In memory each key and each value is followed by a NUL byte.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.metadata.iter().map(|(key, value)| (without_nul(key), without_nul(value)))
     }
@@ -372,10 +373,11 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
         let parser = self.0;
-        while let Some((key, value)) = map.next_entry::<String, Value>()? {
-            let value = match value {
-                Value::String(text) => text,
-                other => other.to_string(),
+        // Kept as it is written: a parsed value may take a hundred times the memory of its JSON.
+        while let Some((key, value)) = map.next_entry::<String, Box<RawValue>>()? {
+            let value = match value.get().starts_with('"') {
+                true => serde_json::from_str(value.get()).map_err(de::Error::custom)?,
+                false => value.get().to_owned(),
             };
             parser.index.metadata.push((with_nul(key), with_nul(value)));
         }
@@ -406,7 +408,7 @@ mod tests {
         .expect("parses");
         assert_eq!(index.shards(), ["a", "b", "sub/c"]);
         assert_eq!(index.entries().collect::<Vec<_>>(), [("z", 1), ("é\n", 0), ("y", 2), ("x", 0)]);
-        let metadata = [("total_size", "18446744073709551615"), ("a", "b"), ("list", "[1,null]"), ("float", "1500.0")];
+        let metadata = [("total_size", "18446744073709551615"), ("a", "b"), ("list", "[1, null]"), ("float", "1.5e3")];
         assert_eq!(index.metadata().collect::<Vec<_>>(), metadata);
         assert!(index.outside().is_empty());
         let empty = parse(r#" {"weight_map": {}, "metadata": null} "#).expect("parses");

@@ -10,6 +10,7 @@ use super::index;
 use super::names::{self, ModelName};
 use crate::atomic_file::{AtomicFile, sync_directory};
 use crate::error::{Error, Name, Result, Status};
+use crate::file_lock::FileLock;
 use crate::header::first_duplicate;
 use crate::layout::{Plan, TensorSpec};
 use crate::source::require_regular;
@@ -71,8 +72,8 @@ pub struct ShardedReport {
 ///   it opened the first file before and the last one after: [`Bundle::open`](super::Bundle::open) notices that
 ///   ([`Status::Changed`]).
 ///
-/// Files that are already open or mapped keep their content. Concurrent calls with the same directory and prefix are
-/// not serialised.
+/// Files that are already open or mapped keep their content. Concurrent calls for the same
+/// directory are serialised.
 ///
 /// # Errors
 /// Whatever fails, the old files are back under their names and no new file is left, with one exception: a failure to
@@ -93,6 +94,10 @@ pub fn write_sharded(
     options: WriteOptions,
     replace: bool,
 ) -> Result<ShardedReport> {
+    // The current directory may be another one by the time that files are renamed.
+    let absolute =
+        std::path::absolute(directory).map_err(|error| Error::io("current directory", &error).at(directory))?;
+    let directory = &*absolute;
     let invalid = |message: String| Error::new(Status::InvalidArgument, message).at(directory);
     check_prefix(prefix).map_err(|problem| invalid(format!("prefix {}: {problem}", Name(prefix))))?;
     if max_shard_bytes == 0 {
@@ -110,12 +115,17 @@ pub fn write_sharded(
             Some(index::emit(tensor_bytes, metadata, map).map_err(|error| error.at(directory))?)
         }
     };
+    // Two calls at once would mix their shards.
+    let _lock = FileLock::of_directory(directory)?;
     let old = OldFiles::find(directory, prefix)?;
     if let Some(name) = old.files.first().filter(|_| !replace) {
         let files = if old.files.len() == 1 { "file" } else { "files" };
         let count = old.files.len();
         let name = Name(&name.to_string_lossy()).to_string();
-        let message = format!("already has {count} {files} of the prefix {}, such as {name}", Name(prefix));
+        let message = format!(
+            "already has {count} {files} of the prefix {}, such as {name}: choose another prefix, or ask to replace them",
+            Name(prefix)
+        );
         return Err(Error::new(Status::Refused, message).at(directory));
     }
     let durability = options.durability;
@@ -224,9 +234,16 @@ impl OldFiles {
         };
         let all: Vec<OsString> = list().map_err(|error| Error::io("list", &error).at(directory))?;
         let is_ours = |name: &str| {
-            name == names::index_name(prefix) || ModelName::parse(name).is_some_and(|name| name.set == prefix)
+            name == names::index_name(prefix)
+                || names::set_of_index(name).is_some_and(|set| set == prefix)
+                || ModelName::parse(name).is_some_and(|name| name.set == prefix)
         };
-        let set_aside = |name: &str| name.strip_prefix('.')?.strip_suffix(ASIDE).map(str::to_owned);
+        let set_aside = |name: &str| {
+            let name = name.strip_prefix('.')?.strip_suffix(ASIDE)?;
+            // Set aside more than once: see `hidden`.
+            let first = name.rsplit_once('~').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
+            Some(first.map_or(name, |(name, _)| name).to_owned())
+        };
         let (mut files, mut leftovers) = (Vec::new(), Vec::new());
         for name in all {
             let Some(text) = name.to_str() else { continue };
@@ -309,7 +326,17 @@ impl Swap<'_> {
         let (new_indexes, new_shards): (Vec<_>, Vec<_>) =
             new.0.into_iter().partition(|(name, _)| names::is_index(OsStr::new(name)));
         let is_taken = |(name, _): &(String, AtomicFile)| shards.iter().any(|old| ***old == **name);
-        let collide = new_shards.iter().any(is_taken);
+        // A single file is replaced by one rename, as any file.
+        let is_single = shards.len() == 1 && new_shards.len() == 1 && indexes.is_empty() && new_indexes.is_empty();
+        let collide = new_shards.iter().any(is_taken) && !is_single;
+        let stale: Vec<OsString> = shards
+            .iter()
+            .filter(|old| !new_shards.iter().any(|(new, _)| ***old == **new))
+            .map(|&old| old.clone())
+            .collect();
+        if is_single && new_shards.iter().any(is_taken) {
+            self.link_aside(shards[0]).map_err(|error| error.at(&self.directory.join(shards[0])))?;
+        }
         if collide {
             // The index first: without it no reader takes the other files for a whole.
             for name in indexes.iter().chain(&shards) {
@@ -329,16 +356,14 @@ impl Swap<'_> {
         for (name, file) in new_indexes {
             self.publish(&name, file).map_err(|error| error.at(&self.directory.join(&name)))?;
         }
-        Ok(if collide { Vec::new() } else { shards.into_iter().cloned().collect() })
+        Ok(if collide { Vec::new() } else { stale })
     }
 
     /// Gives an old file a second name, to restore it from. Where the file system has no links, it is set aside.
     fn link_aside(&mut self, name: &OsStr) -> Result<()> {
         step()?;
-        let hidden = hidden(name);
+        let hidden = hidden(self.directory, name);
         let (from, to) = (self.directory.join(name), self.directory.join(&hidden));
-        // Of an earlier call that was killed.
-        let _ = fs::remove_file(&to);
         if fs::hard_link(from, to).is_err() {
             return self.set_aside(name);
         }
@@ -348,7 +373,7 @@ impl Swap<'_> {
 
     fn set_aside(&mut self, name: &OsStr) -> Result<()> {
         step()?;
-        let hidden = hidden(name);
+        let hidden = hidden(self.directory, name);
         let (from, to) = (self.directory.join(name), self.directory.join(&hidden));
         fs::rename(from, to).map_err(|error| Error::io("rename", &error))?;
         self.aside.push((name.to_owned(), hidden));
@@ -415,9 +440,17 @@ impl Swap<'_> {
     }
 }
 
-/// The name of an old file while it is being replaced.
-fn hidden(name: &OsStr) -> OsString {
-    OsString::from(format!(".{}{ASIDE}", name.to_string_lossy()))
+/// The name of an old file while it is being replaced. One that exists is of an earlier call that was killed, and may
+/// be the only copy of an older file: it is left until this call has succeeded.
+fn hidden(directory: &Path, name: &OsStr) -> OsString {
+    let name = name.to_string_lossy();
+    let mut hidden = OsString::from(format!(".{name}{ASIDE}"));
+    let mut number = 2;
+    while fs::symlink_metadata(directory.join(&hidden)).is_ok() {
+        hidden = format!(".{name}~{number}{ASIDE}").into();
+        number += 1;
+    }
+    hidden
 }
 
 #[cfg(not(test))]

@@ -17,8 +17,8 @@ pub(super) struct Call(());
 ///
 /// # Safety
 /// `error`, and every pointer that the body gives to the methods of [`Call`], is null or points to what the exported
-/// function documents: values that live through the call, arrays as long as their counts, strings as long as their length
-/// or NUL-terminated, outputs that may be written and that nothing else uses meanwhile, structs as long as their
+/// function documents: values that live through the call, arrays as long as their counts, strings as long as their
+/// length or NUL-terminated, outputs that may be written and that nothing else uses meanwhile, structs as long as their
 /// `struct_size`. Callbacks may be called with their context, on the threads that are documented.
 pub(super) unsafe fn guard(error: *mut sa_error, body: impl FnOnce(&Call) -> Result<()>) -> sa_status {
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&Call(()))))
@@ -84,8 +84,8 @@ impl Call {
         }
     }
 
-    /// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string is
-    /// null and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
+    /// A string of the caller's: `len` bytes, or up to its NUL where `len` is [`SA_NUL_TERMINATED`]. The empty string
+    /// is null and 0; a pointer with a length of 0 is an error, since the length was most likely forgotten.
     pub(super) fn string(&self, pointer: *const c_char, len: usize, argument: &str) -> Result<&str> {
         let bytes = match (pointer.is_null(), len) {
             (true, 0) => &[],

@@ -529,13 +529,15 @@ impl From<&ShardedReport> for sa_sharded_report {
 /// @param max_shard_bytes  The largest size of the tensor data of a shard in bytes; not 0.
 /// @param tensors          Array of `n_tensors`; null if there are none.
 /// @param n_tensors        Number of tensors.
-/// @param metadata         Array of `n_metadata`; null if there are none. Written to each shard and to the index.
+/// @param metadata         Array of `n_metadata`; null if there are none. Written to each shard and to the index, where
+///                         `total_size` is replaced by the size of all tensors.
 /// @param n_metadata       Number of metadata entries.
 /// @param options          Null for the defaults.
 /// @param report           Null, or receives the report.
 /// @param error            Null, or receives the error.
-/// @return As `sa_write_aligned`; `SA_ERR_REFUSED` if files of the prefix exist. Whatever fails, the old files are back
-///         under their names and no new file is left.
+/// @return As `sa_write_aligned`; `SA_ERR_REFUSED` if files of the prefix exist. If the call fails, the old files are
+///         back under their names and no new file is left, except if only removing an old file failed: then the new
+///         bundle is in place, and the message says so.
 ///
 /// # Safety
 /// Pointers are null or valid for the call, and arrays as long as their counts.

@@ -26,7 +26,8 @@ pub struct sa_writer(Writer<'static>);
 /// @param n_metadata  Number of metadata entries.
 /// @param options     Null for the defaults. `progress` is called by `sa_writer_put` and `sa_writer_put_at`, on the
 ///                    thread that calls them, after each piece. Concurrent calls of it are serialised. Cancelling makes
-///                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable.
+///                    that call return `SA_ERR_CANCELLED`; the piece is written and the writer stays usable: to give
+///                    up, free it. It must not write to this writer.
 /// @param writer      Receives the writer, which keeps no pointer to the arrays.
 /// @param error       Null, or receives the error.
 /// @return As `sa_write_aligned`.

@@ -139,7 +139,7 @@ impl File {
             source::require_regular(found.file_type())?;
             let available = found.len().checked_sub(offset).ok_or_else(|| {
                 let message = format!("offset {offset} is past the end of the file, which has {} bytes", found.len());
-                Error::new(Status::InvalidArgument, message)
+                Error::new(Status::Truncated, message)
             })?;
             let len = len.unwrap_or(available);
             if len > available {
@@ -220,6 +220,8 @@ impl File {
         };
         let file = File(Arc::new(Keeper::File(Box::new(opened))));
         match options.read_ahead {
+            // In memory there is nothing to read, and a thread would hold the bytes after the file is closed.
+            _ if !file.opened().memory.is_mapped() => {}
             ReadAhead::None => {}
             ReadAhead::Populate => file.opened().populate().for_each(|step| step()),
             ReadAhead::Background => file.read_ahead(),
