@@ -10,6 +10,7 @@
 pub mod aligned_cache;
 mod atomic_file;
 pub mod bundle;
+mod cache_file;
 #[doc(hidden)]
 pub mod capi;
 pub mod dtype;

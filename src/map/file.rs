@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::memory::{Aligned, Borrowed, Memory, READ_AHEAD_STEP, Release};
 use super::{Advice, MapMode, OpenOptions, Origin, ReadAhead, Stats, Unaligned, View};
-use crate::aligned_cache::{self, Identified};
+use crate::cache_file::{self, Identified};
 use crate::dtype::Dtype;
 use crate::error::{Error, Name, Result, Status};
 use crate::header::{Header, Survey, TensorInfo};
@@ -438,7 +438,7 @@ impl Opening<'_> {
         let memory = Memory::of(file, offset, len, options.map)?;
         let Some(path) = &options.aligned_cache else { return Ok((header, memory, None)) };
         let wanted = Identified { path: label, identity, file, offset, header: &header };
-        let found = aligned_cache::open(path, &wanted, &misaligned(&header, &memory))?;
+        let found = cache_file::open(path, &wanted, &misaligned(&header, &memory))?;
         let cache = Memory::of(&found.file, 0, found.len, options.map).map_err(|error| error.at(path))?;
         Ok((header, memory, Some(Cache { memory: cache, offsets: found.offsets })))
     }
@@ -485,7 +485,7 @@ impl Opened {
         };
         let len = tensor.nbytes() as usize;
         match self.cached(index) {
-            // SAFETY: `aligned_cache::open` checked that the tensor ends within that file.
+            // SAFETY: `cache_file::open` checked that the tensor ends within that file.
             Some((cache, offset)) => (unsafe { cache.memory.base().add(offset) }, len),
             // SAFETY: `Header::survey` checked that the tensor ends within the file.
             None => (unsafe { base.add((self.header.data_start() + tensor.begin) as usize) }, len),
