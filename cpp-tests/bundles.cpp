@@ -92,6 +92,87 @@ void cancelled_writes_leave_the_old_bundle() {
     check_contents(Bundle::open("kept").value(), samples);
 }
 
+/// The directory is the one that was meant when the call began.
+void the_current_directory_may_change() {
+    fs::create_directories("here/model");
+    fs::create_directories("there/model");
+    const std::vector<Sample> old = hostile();
+    for (const char* directory : {"here/model", "there/model"}) {
+        CHECK(safealign::write_sharded(directory, "m", 64, tensors(old), {}, quick()));
+    }
+    const fs::path start = fs::current_path();
+    fs::current_path("here");
+    safealign::ShardedOptions options = quick(true);
+    options.progress = [&](std::uint64_t, std::uint64_t) {
+        fs::current_path(start / "there");
+        return true;
+    };
+    CHECK(safealign::write_sharded("model", "m", 64, tensors(every_dtype()), {}, options));
+    fs::current_path(start);
+    check_contents(Bundle::open("here/model").value(), every_dtype());
+    check_contents(Bundle::open("there/model").value(), old);
+}
+
+/// Each call is complete before the next one begins.
+void concurrent_writers_do_not_mix() {
+    fs::create_directories("written");
+    const auto model = [](unsigned char number) {
+        std::vector<Sample> out;
+        for (int at = 0; at < 6; ++at) {
+            out.push_back({"t" + std::to_string(at), Dtype::U8, {8}, std::vector<unsigned char>(8, number)});
+        }
+        return out;
+    };
+    std::vector<std::thread> writers;
+    for (unsigned char number = 1; number <= 3; ++number) {
+        writers.emplace_back([&, number] {
+            const std::vector<Sample> samples = model(number);
+            for (int round = 0; round < 20; ++round) {
+                CHECK(safealign::write_sharded("written", "m", 8, tensors(samples), {}, quick(true)));
+            }
+        });
+    }
+    for (std::thread& writer : writers) {
+        writer.join();
+    }
+    const Bundle bundle = Bundle::open("written").value();
+    const auto first = std::to_integer<unsigned char>(bundle.map("t0").value().bytes()[0]);
+    check_contents(bundle, model(first));
+    CHECK_EQ(std::distance(fs::directory_iterator("written"), fs::directory_iterator()), 7);
+}
+
+/// The index of a variant has two names. Replacing the variant replaces either.
+void variants_are_replaced_with_their_index() {
+    fs::create_directories("variant");
+    const std::vector<Sample> samples = hostile();
+    CHECK(safealign::write_sharded("variant", "model.fp16", 64, tensors(samples), {}, quick()));
+    fs::rename("variant/model.fp16.safetensors.index.json", "variant/model.safetensors.index.fp16.json");
+    check_contents(Bundle::open("variant").value(), samples);
+    CHECK(safealign::write_sharded("variant", "model.fp16", 128, tensors(every_dtype()), {}, quick(true)));
+    check_contents(Bundle::open("variant").value(), every_dtype());
+    CHECK(!fs::exists("variant/model.safetensors.index.fp16.json"));
+}
+
+/// A single file under its own name is always there while it is replaced.
+void a_single_file_is_replaced_by_one_rename() {
+    fs::create_directories("single");
+    CHECK(safealign::write_sharded("single", "m", 1 << 20, tensors(hostile()), {}, quick()));
+    std::atomic<bool> stop = false;
+    std::atomic<int> missing = 0;
+    std::thread reader([&] {
+        while (!stop) {
+            missing += safealign::File::open("single/m.safetensors") ? 0 : 1;
+        }
+    });
+    for (int round = 0; round < 100; ++round) {
+        CHECK(safealign::write_sharded("single", "m", 1 << 20, tensors(hostile()), {}, quick(true)));
+    }
+    stop = true;
+    reader.join();
+    CHECK_EQ(missing.load(), 0);
+    CHECK_EQ(std::distance(fs::directory_iterator("single"), fs::directory_iterator()), 1);
+}
+
 void errors_name_the_file() {
     const std::vector<Sample> samples = hostile();
     fs::create_directories("broken");
@@ -153,6 +234,10 @@ int main() {
     work_in("bundles.work");
     written_in_shards();
     cancelled_writes_leave_the_old_bundle();
+    the_current_directory_may_change();
+    concurrent_writers_do_not_mix();
+    variants_are_replaced_with_their_index();
+    a_single_file_is_replaced_by_one_rename();
     errors_name_the_file();
     swapped_in_one_step();
     return check_report();

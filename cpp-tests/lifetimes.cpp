@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 using namespace samples;
 using safealign::File;
 using safealign::View;
@@ -279,6 +282,59 @@ void eight_threads() {
     }
 }
 
+/// Memory that is lent to the library is given back once, by the thread that lets go of it last, and not if the call
+/// fails.
+void lent_memory_is_given_back() {
+    const std::vector<Sample> samples = hostile();
+    CHECK(safealign::write_aligned("lent.safetensors", tensors(samples), {}, fast()));
+    const std::string bytes = read_file("lent.safetensors");
+    int released = 0;
+    std::thread::id thread;
+    const auto release = [&] {
+        ++released;
+        thread = std::this_thread::get_id();
+    };
+    for (const auto read_ahead : {safealign::ReadAhead::None, safealign::ReadAhead::Background}) {
+        released = 0;
+        safealign::OpenOptions options;
+        options.read_ahead = read_ahead;
+        View view;
+        {
+            const File file = File::open_memory(safealign::bytes_of(bytes), release, options).value();
+            CHECK(!file.stats().is_mapped && file.path().empty() && !file.descriptor());
+            for (const Sample& one : samples) {
+                CHECK(same_bytes(file.map(one.name).value().bytes(), one.bytes));
+            }
+            view = file.map("big").value();
+        }
+        CHECK_EQ(released, 0);
+        CHECK(same_bytes(view.bytes(), named(samples, "big").bytes));
+        view = View();
+        CHECK_EQ(released, 1);
+        CHECK(thread == std::this_thread::get_id());
+    }
+    CHECK(!File::open_memory(safealign::bytes_of(bytes.data(), 9), release));
+    CHECK_EQ(released, 1);
+}
+
+/// A model inside another file.
+void a_part_of_a_file_opens() {
+    const std::vector<Sample> samples = hostile();
+    CHECK(safealign::write_aligned("part.safetensors", tensors(samples), {}, fast()));
+    write_file("archive", std::string(4096, 'x') + read_file("part.safetensors"));
+    const int descriptor = ::open("archive", O_RDONLY);
+    const File file = File::open_descriptor(descriptor, 4096).value();
+    ::close(descriptor);
+    for (const Sample& one : samples) {
+        const View view = file.map(one.name).value();
+        CHECK(view.origin() == safealign::Origin::Mapped && same_bytes(view.bytes(), one.bytes));
+    }
+    CHECK_EQ(file.descriptor().value().second, 4096u);
+    CHECK(!file.is_current().has_value());
+    const File by_path = File::open("archive").has_value() ? File() : File::open("part.safetensors").value();
+    CHECK(by_path.is_current().value() && by_path.path() == "part.safetensors");
+}
+
 #if defined(__linux__)
 /// Resident pages of files and shared memory of this process.
 long shared_pages() {
@@ -321,6 +377,8 @@ int main() {
     copy_on_write();
     advice();
     eight_threads();
+    lent_memory_is_given_back();
+    a_part_of_a_file_opens();
 #if defined(__linux__)
     advice_evicts();
 #endif
