@@ -42,7 +42,8 @@
 #include <string.h>
 
 /**
- * Initialises a struct that begins with `struct_size`: clears it and sets its size. `p` is a pointer to the struct.
+ * Initialises a struct that begins with `struct_size`: clears it and sets its size. `p` is a pointer to one struct; it
+ * is evaluated more than once.
  */
 #define SA_INIT(p) ((void)memset((p), 0, sizeof *(p)), (void)((p)->struct_size = sizeof *(p)))
 
@@ -557,7 +558,7 @@ typedef struct sa_error {
 /**
  * A tensor to be written. Borrowed for the call: the library keeps neither the struct nor what it points to.
  *
- * Initialise it with `{0}`, then set its fields. The reserved fields must be 0.
+ * Initialise it with `{0}` (in C++ `{}`), then set its fields. The reserved fields must be 0.
  */
 typedef struct sa_tensor {
   /**

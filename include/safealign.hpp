@@ -10,7 +10,8 @@
  *  2. File, Bundle, Plan and Writer are move-only. An object that was moved from, or default-constructed, is empty: it
  *     has 0 tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
  *     increment.
- *  3. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
+ *  3. Paths and names are passed as std::string_view, which must not be made from a null pointer: check what getenv()
+ *     returns. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
  *     are valid.
  *  4. Const calls on one object may be made from several threads at once. Other calls may not, unless the comment says
  *     so.

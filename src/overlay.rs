@@ -1,5 +1,4 @@
-//! Aligned twins of files that must not change: of a bundle as a folder that loads in its place, and of one file in a
-//! cache for those who open it.
+//! Overlays: directories that load in place of a bundle, which is not changed.
 
 mod manifest;
 
@@ -56,11 +55,11 @@ pub struct OverlayReport {
     pub kept: u64,
     /// Bytes of those.
     pub bytes_kept: u64,
-    /// Files and folders that are links.
+    /// Files and directories that are symbolic links.
     pub linked: u64,
     /// What was there for files that the bundle no longer has.
     pub removed: u64,
-    /// What could not be mended and was linked as it is, or left out: the path, and why.
+    /// Files that could not be repaired and were linked as they are, or left out: the path and the reason.
     pub warnings: Vec<(PathBuf, String)>,
 }
 
@@ -72,29 +71,30 @@ enum Task {
     Keep(u64),
     /// Link to it.
     Link,
-    /// Make a folder of its own.
-    Folder,
+    /// Create a directory.
+    Directory,
 }
 
-/// Makes `output` a bundle that loads in place of `bundle`, without a change to that: every misaligned file is written
-/// repaired, everything else (aligned files, configuration, tokenizer, index, folders without misaligned files) is a
-/// symbolic link.
+/// Makes `output` a directory that loads in place of `bundle`: every misaligned file is written repaired, and
+/// everything else (aligned files, configuration, tokenizer, index, subdirectories without misaligned files) is a
+/// symbolic link. The bundle is not changed.
 ///
-/// Run again, it does only what is missing or stale: a manifest in `output` records size and times of each source, and
-/// what was written. Replaced or removed is only what the overlay made: its links, and files that are still those that
-/// it wrote. A folder with other content is refused ([`Status::Refused`]), as is one where something else has taken the
-/// place of a link or a file of the overlay, or that is within the bundle or around it; then nothing is touched. Two at
-/// once: the second waits for the first.
+/// A second call only writes what is missing or stale: a manifest in `output` records the size and times of each
+/// source, and what was written. It replaces and removes nothing but its own links and the files that it wrote and that
+/// were not modified since. Concurrent calls are serialised.
+///
+/// [`Status::Refused`], with nothing changed: a directory with other content, also in the place of a link or a file of
+/// the overlay, or one that is inside the bundle or contains it; too little free space.
 pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Result<OverlayReport> {
     check_alignment(options.layout.alignment)?;
     let real = fs::canonicalize(bundle).map_err(|error| Error::io("open", &error).at(bundle))?;
     if !real.is_dir() {
-        return Err(Error::new(Status::InvalidArgument, "is not a folder").at(bundle));
+        return Err(Error::new(Status::InvalidArgument, "is not a directory").at(bundle));
     }
-    // Before the folder is made: a refusal leaves nothing behind.
+    // Before the directory is created: a refusal leaves nothing behind.
     let intended = real_path(output)?;
     if intended.starts_with(&real) || real.starts_with(&intended) {
-        return refuse("is within the bundle or around it: choose a folder elsewhere", output);
+        return refuse("is inside the bundle or contains it: choose another directory", output);
     }
     if intended.is_dir() {
         manifest_of(&intended, &real)?;
@@ -114,14 +114,16 @@ pub fn overlay(bundle: &Path, output: &Path, options: &mut OverlayOptions) -> Re
     Ok(work.report)
 }
 
-/// The manifest of an output folder, if it is an overlay of that bundle; nothing, if it is empty.
+/// The manifest of an output directory, if it is an overlay of that bundle; nothing, if it is empty.
 fn manifest_of(output: &Path, bundle: &Path) -> Result<Option<Manifest>> {
     match Manifest::read(output)? {
         Some(manifest) if manifest.source == bundle => Ok(Some(manifest)),
         Some(manifest) => {
-            refuse(&format!("is an overlay of {}: choose another folder", manifest.source.display()), output)
+            refuse(&format!("is an overlay of {}: choose another directory", manifest.source.display()), output)
         }
-        None if has_content(output)? => refuse("has content that is not an overlay's: choose an empty folder", output),
+        None if has_content(output)? => {
+            refuse("has content that is not part of an overlay: choose an empty directory", output)
+        }
         None => Ok(None),
     }
 }
@@ -139,16 +141,16 @@ fn refuse<T>(message: &str, path: &Path) -> Result<T> {
     Err(Error::new(Status::Refused, message).at(path))
 }
 
-/// Whether a folder has anything that an overlay does not put there by itself.
-fn has_content(folder: &Path) -> Result<bool> {
-    let entries = fs::read_dir(folder).map_err(|error| Error::io("list", &error).at(folder))?;
+/// Whether a directory has anything that an overlay does not put there by itself.
+fn has_content(directory: &Path) -> Result<bool> {
+    let entries = fs::read_dir(directory).map_err(|error| Error::io("list", &error).at(directory))?;
     // The lock, and a manifest that another process is just making.
     let ours =
         |name: &[u8]| name == manifest::LOCK.as_bytes() || name.starts_with(b".safealign-") && name.ends_with(b".tmp");
     Ok(entries.flatten().any(|entry| !ours(entry.file_name().as_bytes())))
 }
 
-/// What stands at a place of the output.
+/// What is at a path of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Nothing,
@@ -156,7 +158,7 @@ enum Standing {
     Link,
     /// A file that the overlay wrote, as it wrote it.
     File,
-    Folder,
+    Directory,
     /// Something else: not ours to touch.
     Foreign,
 }
@@ -168,14 +170,14 @@ struct Work {
     /// What the manifest says of the last time.
     old: Manifest,
     report: OverlayReport,
-    /// Below the bundle; folders before what is in them.
+    /// Below the bundle; directories before their content.
     tasks: Vec<(PathBuf, Task)>,
 }
 
 impl Work {
-    /// Decides about everything in a folder of the bundle; whether anything in it is to be written.
-    fn survey(&mut self, folder: &Path) -> Result<bool> {
-        let source = self.real.join(folder);
+    /// Decides about everything in a directory of the bundle; returns whether anything in it is to be written.
+    fn survey(&mut self, directory: &Path) -> Result<bool> {
+        let source = self.real.join(directory);
         let entries = fs::read_dir(&source).and_then(|entries| entries.collect::<std::io::Result<Vec<DirEntry>>>());
         let mut entries = entries.map_err(|error| Error::io("list", &error).at(&source))?;
         entries.sort_by_key(DirEntry::file_name);
@@ -183,12 +185,12 @@ impl Work {
         for entry in entries {
             let name = entry.file_name();
             // A bundle may be an overlay itself.
-            let is_record = folder.as_os_str().is_empty() && (name == manifest::MANIFEST || name == manifest::LOCK);
+            let is_record = directory.as_os_str().is_empty() && (name == manifest::MANIFEST || name == manifest::LOCK);
             if is_record || names::is_ignored(&name) {
                 continue;
             }
-            let (path, below) = (entry.path(), folder.join(&name));
-            let is_real_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let (path, below) = (entry.path(), directory.join(&name));
+            let is_real_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let found = match fs::metadata(&path) {
                 Ok(found) => found,
                 Err(error) => {
@@ -196,13 +198,13 @@ impl Work {
                     continue;
                 }
             };
-            if is_real_folder {
+            if is_real_directory {
                 let at = self.tasks.len();
-                self.tasks.push((below.clone(), Task::Folder));
+                self.tasks.push((below.clone(), Task::Directory));
                 if self.survey(&below)? {
                     any = true;
                 } else {
-                    // Nothing in it is ours: a link to the whole does.
+                    // Nothing in it is to be written: one link is enough.
                     self.tasks.truncate(at);
                     self.tasks.push((below, Task::Link));
                 }
@@ -243,7 +245,7 @@ impl Work {
         }
         let target = self.output.join(below);
         match fs::symlink_metadata(&target) {
-            Ok(found) if found.is_dir() => Standing::Folder,
+            Ok(found) if found.is_dir() => Standing::Directory,
             Ok(found) if found.is_symlink() => {
                 let ours = fs::read_link(&target).is_ok_and(|to| to == self.real.join(below));
                 if ours { Standing::Link } else { Standing::Foreign }
@@ -257,27 +259,27 @@ impl Work {
         }
     }
 
-    /// Refuses, before anything is touched, where something that is not ours stands in the way.
+    /// Refuses, before anything is touched, if something that is not ours is in the way.
     fn check(&self) -> Result<()> {
         for (below, task) in &self.tasks {
             match (self.standing(below), task) {
                 (Standing::Foreign, _) => return self.in_the_way(below),
-                (Standing::File, Task::Folder) => return self.in_the_way(below),
-                (Standing::Folder, Task::Link | Task::Write) => self.check_folder(below)?,
+                (Standing::File, Task::Directory) => return self.in_the_way(below),
+                (Standing::Directory, Task::Link | Task::Write) => self.check_directory(below)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Refuses a folder that a link or a file is to replace, unless the overlay made it and all that is in it.
-    fn check_folder(&self, folder: &Path) -> Result<()> {
-        if !self.old.folders.contains(folder) {
-            return self.in_the_way(folder);
+    /// Refuses a directory that a link or a file is to replace, unless the overlay made it and its content.
+    fn check_directory(&self, directory: &Path) -> Result<()> {
+        if !self.old.folders.contains(directory) {
+            return self.in_the_way(directory);
         }
-        for below in self.names_in(folder)? {
+        for below in self.names_in(directory)? {
             match self.standing(&below) {
-                Standing::Folder => self.check_folder(&below)?,
+                Standing::Directory => self.check_directory(&below)?,
                 Standing::Foreign => return self.in_the_way(&below),
                 Standing::Nothing | Standing::Link | Standing::File => {}
             }
@@ -289,25 +291,25 @@ impl Work {
         refuse("is not what the overlay put there: move it elsewhere", &self.output.join(below))
     }
 
-    /// What is in a folder of the output, by its path below that.
-    fn names_in(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        let path = self.output.join(folder);
+    /// The content of a directory of the output, as paths below the output.
+    fn names_in(&self, directory: &Path) -> Result<Vec<PathBuf>> {
+        let path = self.output.join(directory);
         let entries = fs::read_dir(&path).and_then(|entries| entries.collect::<std::io::Result<Vec<DirEntry>>>());
         let entries = entries.map_err(|error| Error::io("list", &error).at(&path))?;
-        Ok(entries.iter().map(|entry| folder.join(entry.file_name())).collect())
+        Ok(entries.iter().map(|entry| directory.join(entry.file_name())).collect())
     }
 
-    /// Makes room where a link, a file or a folder is to be: takes away what is ours, and nothing else.
+    /// Makes room for a link, a file or a directory: removes what is ours, and nothing else.
     fn clear(&self, below: &Path) -> Result<()> {
         let target = self.output.join(below);
         let removed = match self.standing(below) {
             Standing::Nothing => return Ok(()),
             Standing::Link | Standing::File => fs::remove_file(&target),
-            Standing::Folder if self.old.folders.contains(below) => {
+            Standing::Directory if self.old.folders.contains(below) => {
                 self.names_in(below)?.iter().try_for_each(|inner| self.clear(inner))?;
                 fs::remove_dir(&target)
             }
-            Standing::Folder | Standing::Foreign => return self.in_the_way(below),
+            Standing::Directory | Standing::Foreign => return self.in_the_way(below),
         };
         removed.map_err(|error| Error::io("remove", &error).at(&target))
     }
@@ -330,7 +332,7 @@ impl Work {
         };
         let kept = all(|task| matches!(task, Task::Keep(_)));
         let links = all(|task| matches!(task, Task::Link));
-        let folders = all(|task| matches!(task, Task::Folder));
+        let folders = all(|task| matches!(task, Task::Directory));
         // What is ours stays known while it changes, also if this run is killed.
         let mut manifest = Manifest::new(&self.real, &options.layout);
         manifest.entries = self.old.entries.clone();
@@ -346,7 +348,7 @@ impl Work {
         for (below, task) in &tasks {
             let (source, target) = (self.real.join(below), self.output.join(below));
             match task {
-                Task::Folder => self.make_folder(below)?,
+                Task::Directory => self.make_directory(below)?,
                 Task::Keep(size) => {
                     self.report.kept += 1;
                     self.report.bytes_kept += size;
@@ -399,7 +401,7 @@ impl Work {
         if !matches!(self.standing(below), Standing::Link | Standing::File) {
             self.clear(below)?;
         }
-        // What stands at the target is a link or a stale file of ours, which the rename replaces. Both are known
+        // What is at the target is a link or a stale file of ours, which the rename replaces. Both are known
         // before that, whenever this process may be killed.
         let mut sealed = |made: &Metadata| {
             let entry = Entry::of(found, made).replacing(self.old.entries.get(below));
@@ -419,9 +421,9 @@ impl Work {
         Ok(report.after.file_size)
     }
 
-    /// A folder where nothing, a folder or a link of ours is.
-    fn make_folder(&self, below: &Path) -> Result<()> {
-        if self.standing(below) == Standing::Folder {
+    /// Creates a directory where nothing, a directory or a link of ours is.
+    fn make_directory(&self, below: &Path) -> Result<()> {
+        if self.standing(below) == Standing::Directory {
             return Ok(());
         }
         self.clear(below)?;
@@ -429,7 +431,7 @@ impl Work {
         fs::create_dir(&target).map_err(|error| Error::io("create", &error).at(&target))
     }
 
-    /// A link where nothing, or something of ours is.
+    /// Creates a link where nothing, or something of ours is.
     fn link(&self, below: &Path) -> Result<()> {
         if self.standing(below) == Standing::Link {
             return Ok(());
@@ -446,16 +448,16 @@ impl Work {
             let target = self.output.join(below);
             match self.standing(below) {
                 Standing::Link | Standing::File => self.report.removed += u64::from(fs::remove_file(&target).is_ok()),
-                Standing::Foreign | Standing::Folder => {
+                Standing::Foreign | Standing::Directory => {
                     let message = "is gone from the bundle, and not what the overlay put there: left where it is";
                     self.report.warnings.push((target, message.to_owned()));
                 }
                 Standing::Nothing => {}
             }
         }
-        // The inner ones first; one that somebody has put something into stays.
+        // The inner ones first; one with other content stays.
         for below in self.old.folders.iter().rev().filter(|below| !folders.contains(*below)) {
-            if self.standing(below) == Standing::Folder {
+            if self.standing(below) == Standing::Directory {
                 let _ = fs::remove_dir(self.output.join(below));
             }
         }

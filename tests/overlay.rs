@@ -279,7 +279,7 @@ fn a_manifest_that_leads_out_of_the_folder_is_refused() {
     // A refused folder gets no lock.
     let other = folder();
     fs::write(other.path().join("mine.txt"), "mine").expect("writes");
-    refused(&bundle, other.path(), "not an overlay's");
+    refused(&bundle, other.path(), "not part of an overlay");
 }
 
 #[test]

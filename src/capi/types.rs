@@ -47,7 +47,7 @@ pub enum sa_dtype {
 
 /// A tensor to be written. Borrowed for the call: the library keeps neither the struct nor what it points to.
 ///
-/// Initialise it with `{0}`, then set its fields. The reserved fields must be 0.
+/// Initialise it with `{0}` (in C++ `{}`), then set its fields. The reserved fields must be 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sa_tensor {
