@@ -11,8 +11,8 @@
  *     has 0 tensors, and its calls return Status::InvalidArgument. A View is reference-counted: a copy costs one atomic
  *     increment.
  *  3. Paths and names are passed as std::string_view, which must not be made from a null pointer: check what getenv()
- *     returns. Strings and spans that are handed out belong to the object that they came from; each comment says how long they
- *     are valid.
+ *     returns. Strings and spans that are handed out belong to the object that they came from; each comment says how
+ *     long they are valid.
  *  4. Const calls on one object may be made from several threads at once. Other calls may not, unless the comment says
  *     so.
  */
