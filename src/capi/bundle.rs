@@ -249,12 +249,7 @@ pub unsafe extern "C" fn sa_bundle_metadata_at(
             let message = format!("metadata index {index} is out of range: there are {len} entries");
             return Err(Error::new(Status::NotFound, message).at(bundle.path()));
         };
-        out.set(sa_metadata {
-            key: key.as_ptr().cast(),
-            key_len: key.len(),
-            value: value.as_ptr().cast(),
-            value_len: value.len(),
-        });
+        out.set(sa_metadata::read(key, value));
         Ok(())
     };
     // SAFETY: the pointers are the C caller's, null or valid.

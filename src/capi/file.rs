@@ -471,12 +471,7 @@ pub unsafe extern "C" fn sa_file_metadata_at(
                 format!("metadata index {index} is out of range: there are {} entries", header.metadata_len());
             return Err(Error::new(Status::NotFound, message));
         };
-        out.set(sa_metadata {
-            key: key.as_ptr().cast(),
-            key_len: key.len(),
-            value: value.as_ptr().cast(),
-            value_len: value.len(),
-        });
+        out.set(sa_metadata::read(key, value));
         Ok(())
     };
     // SAFETY: the pointers are the C caller's, null or valid.

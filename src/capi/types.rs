@@ -113,6 +113,18 @@ pub struct sa_metadata {
     pub value_len: usize,
 }
 
+impl sa_metadata {
+    /// An entry as read. Both strings are followed by a NUL in memory.
+    pub(super) fn read(key: &str, value: &str) -> sa_metadata {
+        sa_metadata {
+            key: key.as_ptr().cast(),
+            key_len: key.len(),
+            value: value.as_ptr().cast(),
+            value_len: value.len(),
+        }
+    }
+}
+
 /// The strings of a metadata array.
 pub(super) fn metadata(call: &Call, metadata: *const sa_metadata, count: usize) -> Result<Vec<(&str, &str)>> {
     let strings = |entry: &sa_metadata| {
