@@ -471,6 +471,23 @@ fn an_existing_bundle_is_replaced_only_on_request() {
 }
 
 #[test]
+fn a_variant_is_replaced_with_its_index() {
+    let (root, owned) = (directory(), tensors());
+    let list: Vec<Tensor> = owned.iter().map(Owned::tensor).collect();
+    let write = |tensors: &[Tensor]| {
+        write_sharded(root.path(), "model.fp16", 9000, tensors, &[], WriteOptions::default(), true).expect("writes")
+    };
+    let index = write(&list).index.expect("an index");
+    // The other name that the index of a variant may have.
+    let renamed = root.path().join("model.safetensors.index.fp16.json");
+    fs::rename(&index, &renamed).expect("renames");
+    assert_eq!(open(root.path()).len(), owned.len());
+    write(&list[..4]);
+    assert_eq!(open(root.path()).len(), 4);
+    assert!(index.exists() && !renamed.exists());
+}
+
+#[test]
 fn the_mode_of_a_replaced_shard_is_kept_and_links_are_not_followed() {
     let (root, owned) = (directory(), tensors());
     let report = write(root.path(), &owned, 9000, false).expect("writes");

@@ -438,6 +438,8 @@ fn broken_files_are_errors_and_stay() {
         assert_eq!(fs::read(&path).expect("reads"), fs::read(&source).expect("reads"));
     }
     assert_eq!(names(folder.path()), ["x.safetensors"]);
+    let error = in_place(&folder.path().join("missing")).expect_err("is missing");
+    assert_eq!((error.status(), error.os_error()), (Status::Io, libc::ENOENT));
 }
 
 /// A small file system of its own, where the test may make one.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Owned, bytes_of};
 use safealign::dtype::Dtype;
-use safealign::map::{Advice, File, OpenOptions, Origin, ReadAhead, View};
+use safealign::map::{Advice, File, MapMode, OpenOptions, Origin, ReadAhead, View};
 use safealign::writer::write_aligned;
 
 const LEN: usize = 24 << 20;
@@ -136,18 +136,21 @@ fn will_need_reads_the_file_ahead() {
 fn populate_maps_the_whole_file_and_the_default_does_not() {
     let _alone = alone();
     let file = OnDisk::aligned("populated");
-    let open = |read_ahead| {
-        let options = OpenOptions { read_ahead, ..OpenOptions::default() };
-        File::open(&file.0, &options).expect("opens").map("w").expect("maps")
-    };
-    let view = open(ReadAhead::Populate);
-    assert!(resident(view.span().0) >= LEN);
-    drop(view);
-    let view = open(ReadAhead::None);
-    assert!(resident(view.span().0) < LEN / 8);
-    drop(view);
-    let view = open(ReadAhead::Background);
-    assert!(eventually(|| resident(view.span().0) >= LEN), "{} are resident", resident(view.span().0));
+    let expected = Owned::new("w", Dtype::U8, &[LEN as u64]).data;
+    for map in [MapMode::Shared, MapMode::CopyOnWrite] {
+        for read_ahead in [ReadAhead::None, ReadAhead::Populate, ReadAhead::Background] {
+            let options = OpenOptions { map, read_ahead, ..OpenOptions::default() };
+            let view = File::open(&file.0, &options).expect("opens").map("w").expect("maps");
+            let resident = || resident(view.span().0);
+            match read_ahead {
+                // The control.
+                ReadAhead::None => assert!(resident() < LEN / 8, "{} are resident", resident()),
+                ReadAhead::Populate => assert!(resident() >= LEN, "{} are resident", resident()),
+                ReadAhead::Background => assert!(eventually(|| resident() >= LEN), "{} are resident", resident()),
+            }
+            assert!(bytes_of(&view) == expected);
+        }
+    }
 }
 
 #[test]

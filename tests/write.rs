@@ -11,7 +11,7 @@ use common::{Owned, folder, hostile};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions, TensorSpec};
-use safealign::map::{Advice, File, MapMode, OpenOptions, Origin, ReadAhead};
+use safealign::map::{Advice, File, MapMode, OpenOptions, Origin};
 use safealign::writer::{Durability, Tensor, WriteOptions, Writer, WriterOptions, write_aligned};
 
 fn tensors(owned: &[Owned]) -> Vec<Tensor<'_>> {
@@ -58,6 +58,7 @@ fn every_tensor_shares_the_mapping() {
         assert_eq!(stats.tensors_mapped, owned.len() as u64);
         assert_eq!(report.file_size, fs::metadata(&path).expect("stat").len());
         assert_eq!((report.gap_bytes, report.tensors), (stats.gap_bytes, owned.len() as u64));
+        assert_eq!(report.tensors_moved > 0, layout == Layout::Compact);
         let reference = safetensors::SafeTensors::deserialize(&fs::read(&path).expect("reads")).map(|_| ());
         assert_eq!(reference.is_ok(), layout == Layout::Compact, "{reference:?}");
         let strict = File::open(&path, &OpenOptions { strict: true, ..OpenOptions::default() });
@@ -88,15 +89,6 @@ fn nothing_and_only_metadata_can_be_written() {
     let file = File::open(&path, &OpenOptions::default()).expect("opens");
     assert_eq!(file.header().metadata().collect::<Vec<_>>(), [("a", "b\0c"), ("", "")]);
     assert!(file.is_empty());
-}
-
-#[test]
-fn the_same_input_gives_the_same_bytes() {
-    let folder = folder();
-    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
-    write(&one, &hostile());
-    write(&two, &hostile());
-    assert_eq!(fs::read(one).expect("reads"), fs::read(two).expect("reads"));
 }
 
 #[test]
@@ -178,15 +170,16 @@ fn a_cancelled_write_leaves_the_old_file_and_nothing_else() {
     assert!(seen[0].0 < seen[1].0 && seen[1].0 < seen[1].1, "{seen:?}");
     assert_eq!(fs::read(&path).expect("reads"), before);
     assert_only(folder.path(), &["m.safetensors"]);
-    // The control: not cancelled, it is told of every byte and the file is the new one.
-    let mut last = (0, 1);
+    // The control: not cancelled, the progress reaches the size and the file is the new one.
+    let mut seen = Vec::new();
     let mut progress = |done, total| {
-        last = (done, total);
+        seen.push((done, total));
         ControlFlow::Continue(())
     };
     let options = WriteOptions { progress: Some(&mut progress), ..WriteOptions::default() };
-    write_aligned(&path, &tensors(&large), &[], options).expect("writes");
-    assert_eq!(last.0, last.1);
+    let report = write_aligned(&path, &tensors(&large), &[], options).expect("writes");
+    assert!(seen.is_sorted_by(|one, next| one.0 < next.0), "{seen:?}");
+    assert_eq!(seen.last(), Some(&(report.file_size, report.file_size)));
     assert_holds(&path, &large);
 }
 
@@ -273,8 +266,15 @@ fn a_missing_byte_is_named_and_can_still_be_put() {
     let path = folder.path().join("m.safetensors");
     let (ten, data) = (TensorSpec { name: "ten", dtype: Dtype::U8, shape: &[10], nbytes: 10 }, common::bytes(10, 1));
     let mut writer = Writer::open(&path, &[ten], &[], WriterOptions::default()).expect("opens");
-    assert!(!path.exists());
-    let missing = |writer: &mut Writer| writer.finish().expect_err("a byte is missing").message().to_owned();
+    let missing = |writer: &mut Writer| {
+        let error = writer.finish().expect_err("a byte is missing");
+        assert_eq!((error.status(), error.path()), (Status::InvalidArgument, Some(&*path)));
+        assert!(!path.exists());
+        let first = writer.first_missing().expect("a range");
+        let range = format!("bytes {} to {} of", first.offset, first.offset + first.nbytes);
+        assert!(first.index == 0 && error.message().contains(&range), "{error}, {first:?}");
+        error.message().to_owned()
+    };
     assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 10 of its 10 are missing");
     writer.put_at(0, 6, &data[6..]).expect("puts");
     // Twice the same piece is not two pieces.
@@ -283,14 +283,17 @@ fn a_missing_byte_is_named_and_can_still_be_put() {
     assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 6 of its 10 are missing");
     writer.put_at(0, 0, &data[..5]).expect("puts");
     assert_eq!(missing(&mut writer), "tensor `ten`: bytes 5 to 6 of its 10 are missing");
-    for (index, offset, len) in [(1, 0, 1), (0, 10, 1), (0, u64::MAX, 2), (0, 5, 6)] {
+    for (index, offset, len) in [(1, 0, 1), (0, 10, 1), (0, 11, 0), (0, u64::MAX, 2), (0, 5, 6)] {
         let error = writer.put_at(index, offset, &data[..len]).expect_err("does not fit");
         let expected = if index == 1 { Status::NotFound } else { Status::InvalidArgument };
         assert_eq!(error.status(), expected, "{error}");
     }
     assert_eq!(writer.put(0, &data[..9]).expect_err("short").status(), Status::InvalidArgument);
+    // A piece that does not fit changes nothing.
+    assert_eq!(missing(&mut writer), "tensor `ten`: bytes 5 to 6 of its 10 are missing");
+    assert_eq!(writer.bytes_missing(), 1);
     writer.put_at(0, 4, &data[4..7]).expect("puts");
-    assert!(!path.exists());
+    assert!(writer.bytes_missing() == 0 && writer.first_missing().is_none());
     writer.finish().expect("finishes");
     let file = File::open(&path, &OpenOptions::default()).expect("opens");
     assert_eq!(common::bytes_of(&file.map("ten").expect("maps")), data);
@@ -305,6 +308,33 @@ fn a_dropped_writer_leaves_nothing() {
     writer.put(0, &[1; 10]).expect("puts");
     drop(writer);
     assert_only(folder.path(), &[]);
+}
+
+#[test]
+fn finish_replaces_what_the_path_is_by_then() {
+    let folder = folder();
+    let specs = [TensorSpec { name: "w", dtype: Dtype::U8, shape: &[3], nbytes: 3 }];
+    let open = |path: &Path| {
+        let writer = Writer::open(path, &specs, &[], WriterOptions::default()).expect("opens");
+        writer.put(0, &[1, 2, 3]).expect("puts");
+        writer
+    };
+    // A private file that was created after the writer was opened: its mode is kept.
+    let private = folder.path().join("private.safetensors");
+    let mut writer = open(&private);
+    fs::write(&private, "private").expect("writes");
+    fs::set_permissions(&private, Permissions::from_mode(0o600)).expect("chmod");
+    writer.finish().expect("finishes");
+    assert_eq!(fs::metadata(&private).expect("stat").mode() & 0o7777, 0o600);
+    assert!(File::open(&private, &OpenOptions::default()).is_ok());
+    // A directory stays.
+    let directory = folder.path().join("directory.safetensors");
+    let mut writer = open(&directory);
+    fs::create_dir(&directory).expect("creates");
+    assert_eq!(writer.finish().expect_err("is a directory").status(), Status::Io);
+    drop(writer);
+    assert_only(folder.path(), &["directory.safetensors", "private.safetensors"]);
+    assert!(directory.is_dir());
 }
 
 #[test]
@@ -324,7 +354,22 @@ fn copy_on_write_leaves_the_file_as_it_is() {
     // What was written is this process's only copy: it must not be dropped.
     view.advise(Advice::DoNotNeed).expect("advises");
     assert_eq!(common::bytes_of(&view), vec![0xab; len]);
+    assert_eq!(common::bytes_of(&file.map("wide").expect("maps")), vec![0xab; len]);
     assert_eq!(fs::read(&path).expect("reads"), before);
+    let shared = File::open(&path, &OpenOptions::default()).expect("opens").map("wide").expect("maps");
+    assert_ne!(common::bytes_of(&shared), vec![0xab; len]);
+    assert_eq!(shared.writable().expect_err("is read-only").status(), Status::InvalidArgument);
+    // The copy of a misaligned tensor is writable too.
+    fs::write(&path, common::packed(&hostile())).expect("writes");
+    let file = File::open(&path, &options).expect("opens");
+    for index in 0..file.len() {
+        let view = file.map_at(index).expect("maps");
+        let (start, len) = (view.writable().expect("copy-on-write"), view.span().1);
+        // SAFETY: as above; a copy belongs to the file that is open.
+        unsafe { start.write_bytes(0xcd, len) };
+        assert_eq!(common::bytes_of(&file.map_at(index).expect("maps")), vec![0xcd; len]);
+    }
+    assert!(file.stats().tensors_copied > 0);
 }
 
 #[test]
@@ -356,9 +401,13 @@ fn a_copy_is_shared_by_the_views_that_exist_and_goes_with_the_last() {
     let (one, two) = (file.map_at(index).expect("maps"), file.map_at(index).expect("maps"));
     assert_eq!(one.span(), two.span());
     let expected = common::bytes_of(&one).to_vec();
-    drop((one, file));
-    assert_eq!(common::bytes_of(&two), expected);
-    assert!(copied >= 1);
+    // Made again after its last view, it is counted once.
+    drop((one, two));
+    assert_eq!(common::bytes_of(&file.map_at(index).expect("maps")), expected);
+    assert_eq!((copied, file.stats().tensors_copied, file.stats().bytes_copied), (1, 1, expected.len() as u64));
+    let last = file.map_at(index).expect("maps");
+    drop(file);
+    assert_eq!(common::bytes_of(&last), expected);
 }
 
 /// Past 4 GiB: 32-bit sizes would wrap, and one `write` takes no more than 2 GiB.
@@ -421,35 +470,4 @@ fn large_durable_files_are_written_whole() {
     assert_eq!(error.status(), Status::Cancelled);
     assert_eq!(fs::metadata(&path).expect("stat").ino(), before);
     assert_only(folder.path(), &["large.safetensors"]);
-}
-
-/// How much of a file is mapped into this process already, in KiB.
-fn resident_kib(path: &Path) -> u64 {
-    let smaps = fs::read_to_string("/proc/self/smaps").expect("this needs Linux");
-    let mut lines = smaps.lines().skip_while(|line| !line.ends_with(path.to_str().expect("UTF-8")));
-    let found = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
-    found.trim().trim_end_matches("kB").trim().parse().expect("a number")
-}
-
-#[test]
-fn reading_ahead_maps_the_pages_and_changes_no_byte() {
-    let folder = folder();
-    let path = folder.path().join("read-ahead.safetensors");
-    let owned = [Owned::new("large", Dtype::U8, &[40 << 20]), Owned::new("small", Dtype::F32, &[3])];
-    write(&path, &owned);
-    for map in [MapMode::Shared, MapMode::CopyOnWrite] {
-        for read_ahead in [ReadAhead::None, ReadAhead::Populate, ReadAhead::Background] {
-            let file = File::open(&path, &OpenOptions { map, read_ahead, ..OpenOptions::default() }).expect("opens");
-            let resident = resident_kib(&path);
-            match read_ahead {
-                // The control: nothing was touched yet.
-                ReadAhead::None => assert_eq!(resident, 0),
-                ReadAhead::Populate => assert!(resident >= 40 << 10, "{resident} KiB"),
-                ReadAhead::Background => {}
-            }
-            for tensor in &owned {
-                assert!(common::bytes_of(&file.map(&tensor.name).expect("maps")) == tensor.data);
-            }
-        }
-    }
 }
