@@ -1,4 +1,5 @@
-// What is written maps, without a copy, with every byte in its place; and the control: written the old way it does not.
+// Files written, planned and opened through the C++ header: every option, field and type arrives on the other side.
+// The layouts themselves are tested in tests/layout.rs and tests/write.rs.
 
 #include "check.h"
 #include "samples.hpp"
@@ -25,7 +26,7 @@ void check_contents(const File& file, const std::vector<Sample>& expected, std::
         CHECK_EQ(info->name, one.name);
         CHECK_EQ(info->nbytes, one.bytes.size());
         CHECK(!info->is_misaligned);
-        // Computed here, not asked of the library.
+        // By the widths of samples.hpp, not those of the library.
         CHECK(one.bytes.empty() || info->offset % width_of(one.dtype) == 0);
         CHECK(one.bytes.empty() || info->offset % alignment == 0);
 
@@ -61,7 +62,7 @@ void compact(const std::string& name, const std::vector<Sample>& samples) {
     CHECK_EQ(report->gap_bytes, 0u);
     CHECK_EQ(report->data_start % 64, 0u);
 
-    // The default options write what the strictest reader takes.
+    // The default options write what the option `strict` accepts.
     safealign::OpenOptions strict;
     strict.strict = true;
     const auto file = File::open(path, strict);
@@ -79,46 +80,33 @@ void compact(const std::string& name, const std::vector<Sample>& samples) {
     }
 }
 
-void padded(const std::string& name, const std::vector<Sample>& samples, std::uint64_t alignment) {
-    const std::string path = name + "-padded-" + std::to_string(alignment) + ".safetensors";
+void padded(const std::vector<Sample>& samples) {
     safealign::WriteOptions options = fast();
     options.layout = safealign::Layout::Padded;
-    options.alignment = alignment;
-    const auto report = safealign::write_aligned(path, tensors(samples), {}, options);
+    options.alignment = 4096;
+    const auto report = safealign::write_aligned("padded.safetensors", tensors(samples), {}, options);
     REQUIRE(report);
     CHECK_EQ(report->tensors_moved, 0u);
-    CHECK(report->gap_bytes <= (alignment - 1) * samples.size());
+    CHECK(report->gap_bytes > 0);
 
-    const auto file = File::open(path);
+    const auto file = File::open("padded.safetensors");
     REQUIRE(file);
-    check_contents(*file, samples, alignment);
+    check_contents(*file, samples, options.alignment);
     check_everything_maps(*file, samples.size());
-    // The caller's order, and each tensor behind the one before it by less than the alignment.
-    std::uint64_t end = file->data_start();
-    std::uint64_t padding = 0;
-    for (std::size_t index = 0; index < file->size(); ++index) {
-        const safealign::TensorInfo info = file->at(index).value();
-        CHECK_EQ(info.name, samples[index].name);
-        CHECK(info.offset >= end && info.offset - end < alignment);
-        padding += info.offset - end;
-        end = info.offset + info.nbytes;
-    }
-    CHECK_EQ(padding, report->gap_bytes);
-    CHECK_EQ(end, report->file_size);
-    CHECK(padding > 0);
+    CHECK_EQ(file->stats().gap_bytes, report->gap_bytes);
+    CHECK(file->stats().gaps > 0);
+    CHECK_EQ(file->bytes().size(), report->file_size);
 
     safealign::OpenOptions strict;
     strict.strict = true;
-    const auto refused = File::open(path, strict);
+    const auto refused = File::open("padded.safetensors", strict);
     CHECK(!refused && refused.error().status == safealign::Status::Nonconforming);
 }
 
-/// The same tensors, packed as they come behind a header that is not padded. If this did not show misaligned tensors,
-/// the checks above would prove nothing.
-void control(const std::string& name, const std::vector<Sample>& samples) {
-    const std::string path = name + "-packed.safetensors";
-    write_packed(path, samples);
-    const auto file = File::open(path);
+/// Control: the same tensors in the given order, after a header that is not padded. Some must be misaligned.
+void packed(const std::vector<Sample>& samples) {
+    write_packed("packed.safetensors", samples);
+    const auto file = File::open("packed.safetensors");
     REQUIRE(file);
     REQUIRE(file->size() == samples.size());
 
@@ -142,51 +130,18 @@ void control(const std::string& name, const std::vector<Sample>& samples) {
     CHECK_EQ(stats.tensors_copied, misaligned);
     CHECK_EQ(stats.bytes_copied, misaligned_bytes);
     CHECK_EQ(stats.tensors_mapped, samples.size() - misaligned);
-
-    // And a repair is no more than writing the views out again.
-    std::vector<safealign::View> views;
-    std::vector<safealign::Tensor> again;
-    for (const Sample& one : samples) {
-        views.push_back(file->map(one.name).value());
-        again.push_back({one.name, one.dtype, one.shape, views.back().bytes()});
-    }
-    CHECK(safealign::write_aligned(path, again, {}, fast()));
-    const auto repaired = File::open(path);
-    REQUIRE(repaired);
-    check_contents(*repaired, samples, 1);
-    check_everything_maps(*repaired, samples.size());
 }
 
-void every_alignment() {
-    const std::vector<Sample> samples = hostile();
-    for (std::uint64_t alignment = 8; alignment <= 2u << 20; alignment *= 2) {
-        for (const auto layout : {safealign::Layout::Compact, safealign::Layout::Padded}) {
-            safealign::PlanOptions options;
-            options.alignment = alignment;
-            options.layout = layout;
-            const auto plan = safealign::Plan::make(specs(samples), {}, options);
-            REQUIRE(plan);
-            CHECK_EQ(plan->header().size() % alignment, 0u);
-            std::uint64_t end = plan->header().size();
-            for (std::size_t at = 0; at < plan->size(); ++at) {
-                const safealign::Placement place = plan->at(at).value();
-                CHECK_EQ(place.offset, end + place.gap_before);
-                CHECK(place.nbytes == 0 || place.offset % width_of(samples[place.input_index].dtype) == 0);
-                end = place.offset + place.nbytes;
-            }
-            CHECK_EQ(plan->file_size(), end);
-        }
-    }
-}
-
-/// Header, padding and tensors written by the caller, by the plan alone, are the file that write_aligned makes.
+/// Header, padding and tensors put together from the plan are the file that write_aligned writes.
 void plan_makes_the_same_file() {
     const std::vector<Sample> samples = hostile();
     for (const auto layout : {safealign::Layout::Compact, safealign::Layout::Padded}) {
         safealign::WriteOptions options = fast();
         options.layout = layout;
+        options.alignment = 512;
         const safealign::Metadata metadata = {{"key", "value"}};
         const safealign::Plan plan = safealign::Plan::make(tensors(samples), metadata, {options.alignment, layout}).value();
+        CHECK_EQ(plan.header().size() % options.alignment, 0u);
         std::string bytes(reinterpret_cast<const char*>(plan.header().data()), plan.header().size());
         for (std::size_t at = 0; at < plan.size(); ++at) {
             const safealign::Placement place = plan.at(at).value();
@@ -243,35 +198,15 @@ void typed_access() {
     CHECK_EQ(safealign::name(safealign::Status::Truncated), "SA_ERR_TRUNCATED");
 }
 
-/// Buffers at odd addresses, and one buffer for many tensors.
-void any_input_address() {
-    std::vector<unsigned char> pool(64);
-    for (std::size_t at = 0; at < pool.size(); ++at) {
-        pool[at] = static_cast<unsigned char>(at * 7);
-    }
-    std::vector<Sample> expected;
-    std::vector<safealign::Tensor> overlapping;
-    for (std::size_t at = 0; at < 9; ++at) {
-        const auto* start = pool.data() + at;
-        expected.push_back({"at " + std::to_string(at), Dtype::F64, {2}, {start, start + 16}});
-    }
-    for (std::size_t at = 0; at < 9; ++at) {
-        overlapping.push_back({expected[at].name, Dtype::F64, {2}, safealign::bytes_of(pool.data() + at, 16)});
-    }
-    CHECK(safealign::write_aligned("overlapping.safetensors", overlapping, {}, fast()));
-    const auto file = File::open("overlapping.safetensors");
-    REQUIRE(file);
-    check_contents(*file, expected, 1);
-}
-
-void nothing_at_all() {
-    CHECK(safealign::write_aligned("nothing.safetensors", {}, {}, fast()));
-    const auto file = File::open("nothing.safetensors");
+/// Null pointers with a length of 0 at the C boundary.
+void empty_lists_are_written() {
+    CHECK(safealign::write_aligned("empty.safetensors", {}, {}, fast()));
+    const auto file = File::open("empty.safetensors");
     REQUIRE(file);
     CHECK_EQ(file->size(), 0u);
     CHECK(file->metadata().empty());
-    CHECK(safealign::write_aligned("nothing.safetensors", {}, {{"", ""}}, fast()));
-    CHECK_EQ(File::open("nothing.safetensors").value().metadata().size(), 1u);
+    CHECK(safealign::write_aligned("empty.safetensors", {}, {{"", ""}}, fast()));
+    CHECK_EQ(File::open("empty.safetensors").value().metadata().size(), 1u);
 }
 
 }  // namespace
@@ -280,16 +215,10 @@ int main() {
     work_in("roundtrip.work");
     compact("hostile", hostile());
     compact("dtypes", every_dtype());
-    for (const std::uint64_t alignment : {8u, 64u, 4096u}) {
-        padded("hostile", hostile(), alignment);
-        padded("dtypes", every_dtype(), alignment);
-    }
-    control("hostile", hostile());
-    control("dtypes", every_dtype());
-    every_alignment();
+    padded(hostile());
+    packed(hostile());
     plan_makes_the_same_file();
     typed_access();
-    any_input_address();
-    nothing_at_all();
+    empty_lists_are_written();
     return check_report();
 }
