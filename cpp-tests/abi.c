@@ -1,5 +1,5 @@
 /*
- * Runs with a library of another age than its header. scripts/abi.sh compiles it against the public header and against
+ * Runs with an older or newer library than its header. scripts/abi.sh compiles it against the public header and against
  * one in which every struct has one more field (SAFEALIGN_GROWN_PROGRAM), and runs both with a library of either kind:
  *
  *     abi DIRECTORY plain|grown

@@ -1,5 +1,6 @@
 /*
- * Checks for the C and C++ tests: they say where, go on, are counted, and may be made on any thread.
+ * Checks for the C and C++ tests. A failed check prints its place and the test continues. Checks are counted and may be
+ * made on any thread.
  *
  * A program ends with `return check_report();`: it fails if a check failed or if none was made.
  */
@@ -23,7 +24,7 @@ static inline int check_that(int holds, const char *text, const char *file, int 
 
 #define CHECK(condition) check_that((condition) ? 1 : 0, #condition, __FILE__, __LINE__)
 
-/* Ends the function where going on makes no sense. */
+/* Returns from the function if the check fails. */
 #define REQUIRE(condition)       \
     do {                         \
         if (!CHECK(condition)) { \

@@ -1,5 +1,5 @@
-// What goes wrong comes back as a status and a message that names the file, the tensor and the numbers; nothing is
-// written to an output, and nothing to the disk.
+// Errors: the status, and a message that names the file, the tensor and the numbers. A failed call writes neither to an
+// output nor to the disk.
 
 #include "check.h"
 #include "samples.hpp"
@@ -64,7 +64,7 @@ bool check_error(sa_status returned, const sa_error& error, sa_status expected,
 #define CHECK_ERROR(call, status, ...) check_error((call), error, (status), {__VA_ARGS__}, __LINE__)
 #define CHECK_NULL(call, argument) CHECK_ERROR(call, SA_ERR_INVALID_ARGUMENT, "`" argument "` is null")
 
-/// A struct that SA_INIT was forgotten for.
+/// A struct without SA_INIT.
 template <typename T>
 T* uninitialised() {
     static T value{};
@@ -392,14 +392,14 @@ void null_arguments() {
         CHECK(!std::filesystem::exists("null"));
     }
 
-    // No sa_error is no error.
+    // The error argument may be null.
     CHECK(sa_file_find(file, nullptr, SA_NUL_TERMINATED, nullptr, nullptr) == SA_ERR_INVALID_ARGUMENT);
     CHECK(sa_write_aligned(nullptr, nullptr, 0, nullptr, 0, nullptr, nullptr, nullptr) == SA_ERR_INVALID_ARGUMENT);
     CHECK(!std::filesystem::exists("null.safetensors"));
     sa_file_free(file);
 }
 
-/// Writes one tensor, expecting a refusal: by all three functions that take tensors, and nothing on the disk.
+/// Checks that all three functions that take tensors refuse them and write nothing.
 void check_refused(const std::vector<sa_tensor>& tensors, sa_status status, std::initializer_list<const char*> texts,
                    int line) {
     const char* target = "refused.safetensors";
@@ -434,7 +434,7 @@ void bad_tensors() {
     CHECK_REFUSED({bad}, "name", "null");
     bad.name_len = SA_NUL_TERMINATED;
     CHECK_REFUSED({bad}, "name", "null");
-    // A length that was forgotten must not name a tensor "".
+    // A forgotten length must not result in the name "".
     bad = tensor("wte");
     bad.name_len = 0;
     CHECK_REFUSED({bad}, "name", "length 0", "SA_NUL_TERMINATED");
@@ -488,13 +488,13 @@ void bad_tensors() {
     bad.nbytes = 1;
     CHECK_REFUSED({bad}, "`wte`");
 
-    // Only where data is looked at.
+    // Only by the function that reads the data.
     sa_error error;
     bad = tensor("wte");
     bad.data = nullptr;
     CHECK_ERROR(sa_write_aligned("refused.safetensors", &bad, 1, nullptr, 0, nullptr, nullptr, &error),
                 SA_ERR_INVALID_ARGUMENT, "refused.safetensors", "`wte`", "null");
-    // A tensor that says it is huge is not followed into memory: there is no room on the disk for it, or it is no size.
+    // Counts that are too large for memory are refused before anything is read.
     const sa_tensor good = tensor("t");
     for (const std::size_t count : {SIZE_MAX, std::size_t{1} << 61, SIZE_MAX / sizeof(sa_tensor) + 1}) {
         CHECK_ERROR(sa_write_aligned("refused.safetensors", &good, count, nullptr, 0, nullptr, nullptr, &error),
@@ -650,7 +650,7 @@ void bad_sizes(const char* name, bool is_input, const sa_error& error, Call call
             value.tail[at] = 0;
         }
     }
-    // Nothing is written behind the struct that the caller has.
+    // Nothing is written after the end of the caller's struct.
     std::memset(static_cast<void*>(&value), 0, sizeof value.known);
     std::memset(value.tail, 0xa5, sizeof value.tail);
     value.known.struct_size = sizeof value.known;
@@ -733,7 +733,7 @@ void struct_sizes() {
     BAD_SIZES(sa_overlay_options, true, sa_overlay_bundle("empty", "overlaid", value, nullptr, &error));
     BAD_SIZES(sa_overlay_report, false, sa_overlay_bundle("empty", "overlaid", nullptr, value, &error));
 
-    // Every failed call above came before any work.
+    // Each failed call checked its arguments before any work.
     std::filesystem::remove(target);
     sa_write_report report{};
     CHECK(sa_write_aligned(target, &one, 1, nullptr, 0, nullptr, &report, &error) == SA_ERR_INVALID_ARGUMENT);
@@ -751,7 +751,7 @@ void bad_paths() {
     CHECK(error.os_error == ENOENT);
     CHECK_ERROR(sa_file_open(".", nullptr, file.get(), &error), SA_ERR_IO, "directory");
 
-    // Opening a FIFO would wait for its other end; a test that hangs here has failed.
+    // Opening a FIFO would block until its other end is opened. A test that hangs here has failed.
     std::filesystem::remove("fifo.safetensors");
     CHECK(mkfifo("fifo.safetensors", 0600) == 0);
     CHECK_ERROR(sa_file_open("fifo.safetensors", nullptr, file.get(), &error), SA_ERR_IO, "fifo.safetensors", "FIFO");
@@ -761,19 +761,19 @@ void bad_paths() {
     std::filesystem::create_directories("directory.safetensors");
     CHECK_ERROR(sa_write_aligned("directory.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_IO,
                 "directory.safetensors", "directory");
-    CHECK_ERROR(sa_write_aligned("no/such/folder/x.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error),
-                SA_ERR_IO, "no/such/folder/x.safetensors: create: no such file or directory");
+    CHECK_ERROR(sa_write_aligned("no/such/directory/x.safetensors", &one, 1, nullptr, 0, nullptr, nullptr, &error),
+                SA_ERR_IO, "no/such/directory/x.safetensors: create: no such file or directory");
     CHECK(error.os_error == ENOENT);
     CHECK_ERROR(sa_write_aligned("", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_INVALID_ARGUMENT, "`path`");
-    CHECK_ERROR(sa_write_aligned("folder/", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_INVALID_ARGUMENT,
-                "folder/");
+    CHECK_ERROR(sa_write_aligned("directory/", &one, 1, nullptr, 0, nullptr, nullptr, &error), SA_ERR_INVALID_ARGUMENT,
+                "directory/");
 
-    // A message that does not fit is cut, and still ends.
+    // A message that is too long is cut and NUL-terminated.
     const std::string deep = std::string(4000, 'd') + ".safetensors";
     CHECK_ERROR(sa_file_open(deep.c_str(), nullptr, file.get(), &error), SA_ERR_IO, "...");
 }
 
-/// A file of that JSON and that many bytes of data.
+/// Writes a file with this JSON and number of data bytes.
 void make(const char* name, const std::string& json, std::size_t data) {
     std::string file(8, '\0');
     file[0] = static_cast<char>(json.size());
@@ -834,21 +834,21 @@ void misaligned_and_refused() {
     CHECK(refusals > 0);
     sa_file_free(file);
 
-    // Lent as they are, on request; and then not to be had as floats.
+    // Borrowed misaligned on request. They cannot be accessed as floats.
     safealign::OpenOptions borrow;
     borrow.unaligned = safealign::Unaligned::Borrow;
     const safealign::File lent = safealign::File::open("misaligned.safetensors", borrow).value();
-    unsigned lent_out = 0;
+    unsigned borrowed = 0;
     for (const char* name : {"wte", "w2"}) {
         const safealign::View view = lent.map(name).value();
         CHECK(view.origin() == safealign::Origin::Mapped);
         CHECK(same_bytes(view.bytes(), sample(name, Dtype::F32, {2}).bytes));
         if (const auto floats = view.as<float>(); !floats) {
             CHECK(floats.error().status == safealign::Status::Unaligned);
-            lent_out += 1;
+            borrowed += 1;
         }
     }
-    CHECK(lent_out == refusals);
+    CHECK(borrowed == refusals);
     CHECK(lent.stats().tensors_copied == 0);
 }
 
@@ -866,7 +866,7 @@ void wrapper() {
     CHECK(safealign::Writer::open("x\0y"sv, {}).error().status == Status::InvalidArgument);
     CHECK(safealign::dtype_from_name("F32\0"sv).error().status == Status::Unsupported);
 
-    // A view of part of a text, and of nothing.
+    // A view of part of a string, and an empty one.
     const std::string text = "tensor";
     CHECK(file.map(std::string_view(text).substr(0, 1)));
     CHECK(safealign::write_aligned("unnamed.safetensors",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes each system call of a save fail, or kills the process at it, and looks at what is left.
+"""Makes each system call of a save fail, or kills the process at it, and checks which files are left.
 
-    faults.py STRACE SAVE_OVER FOLDER
+    faults.py STRACE SAVE_OVER DIRECTORY
 
-Whatever happens, the file at the path is the old one or the new one, whole; after a failure that the library was told of
-it is the old one, nothing else is left in the folder, and the message says what failed. strace injects the failures.
+In each case the file at the path is the complete old or new one. After a reported failure it is the old one, no other file
+is left in the directory, and the message names the call that failed. strace injects the failures.
 """
 
 import errno
@@ -15,7 +15,7 @@ import sys
 
 OLD = b"the old file, which is not lost"
 
-# What a save does, in its order; and what each call may answer when a disk, a quota or a file system is at its end.
+# The calls of a save in order, and the errors of each when a disk, a quota or a file system is full or fails.
 FAILURES = {
     "fallocate": ["ENOSPC", "EIO", "EDQUOT"],
     "writev": ["ENOSPC", "EIO"],
@@ -25,9 +25,9 @@ FAILURES = {
     "linkat": ["EIO", "EMLINK"],
     "renameat": ["EIO", "ENOSPC"],
 }
-# Calls of which the two ways to save make only one.
+# Each of the two ways to save makes one of these calls.
 EITHER = {"writev", "pwrite64"}
-# Failures that mean "go on", or "not here": the save succeeds all the same.
+# Failures after which the save retries or uses another call, and succeeds.
 HARMLESS = {
     "writev": ["error=EINTR:when=1..3"],
     "pwrite64": ["error=EINTR:when=1..3"],
@@ -38,9 +38,9 @@ HARMLESS = {
 
 
 class Faults:
-    def __init__(self, strace, program, folder):
-        self.strace, self.program, self.folder = strace, program, folder
-        self.target = folder / "m.safetensors"
+    def __init__(self, strace, program, directory):
+        self.strace, self.program, self.directory = strace, program, directory
+        self.target = directory / "m.safetensors"
         self.failed = 0
         self.checked = 0
 
@@ -52,10 +52,10 @@ class Faults:
 
     def save(self, how, inject=None):
         """Saves over the old file, with a fault; returns the process, and the calls that it made."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
         self.target.write_bytes(OLD)
-        log = self.folder.parent / "strace.log"
+        log = self.directory.parent / "strace.log"
         command = [self.strace, "-f", "-qq", "-o", log, "-e", "signal=none"]
         if inject:
             command += ["-e", f"inject={inject}"]
@@ -63,7 +63,7 @@ class Faults:
         return done, log.read_text().splitlines()
 
     def left(self):
-        return sorted(path.name for path in self.folder.iterdir())
+        return sorted(path.name for path in self.directory.iterdir())
 
     def run(self, how):
         done, calls = self.save(how)
@@ -83,7 +83,7 @@ class Faults:
                     if name == "linkat" and at == 1:
                         continue  # a first try to give the file its name at once, which something else has
                     if name == "fsync" and at == 2:
-                        continue  # of the folder, when the new file is in place: below
+                        continue  # of the directory, when the new file is in place: below
                     done, _ = self.save(how, f"{name}:error={error}:when={at}")
                     what = f"{how}: {name} {at} fails by {error}: {done.stdout.strip()}"
                     self.check(done.returncode == 1, f"{what}: exit {done.returncode}")
@@ -94,10 +94,10 @@ class Faults:
                     self.check(self.left() == ["m.safetensors"], f"{what}: left {self.left()}")
             self.kill(how, name, count[name], new)
 
-        # The folder cannot be synced: the caller is told, and the new file is there.
+        # The directory cannot be synced: this is reported, and the new file is in place.
         done, _ = self.save(how, "fsync:error=EIO:when=2")
-        self.check(done.returncode == 1 and "in place" in done.stdout, f"{how}: folder: {done.stdout}")
-        self.check(self.target.read_bytes() == new, f"{how}: folder: not the new file")
+        self.check(done.returncode == 1 and "in place" in done.stdout, f"{how}: directory: {done.stdout}")
+        self.check(self.target.read_bytes() == new, f"{how}: directory: not the new file")
 
         unnamed = next(at for at, call in enumerate([c for c in calls if " openat(" in c], 1) if "O_TMPFILE" in call)
         for name, faults in HARMLESS.items():
@@ -116,14 +116,14 @@ class Faults:
             what = f"{how}: killed at {name} {at} of {count}"
             self.check(done.returncode != 0, what)
             self.check(self.target.read_bytes() in (OLD, new), f"{what}: neither the old file nor the new one")
-            # Only between its link and its rename has the draft a name.
+            # The temporary file has a name only between its link and its rename.
             if name not in ("linkat", "renameat"):
                 self.check(self.left() == ["m.safetensors"], f"{what}: left {self.left()}")
 
 
 def main():
-    strace, program, folder = sys.argv[1:4]
-    faults = Faults(strace, program, pathlib.Path(folder) / "files")
+    strace, program, directory = sys.argv[1:4]
+    faults = Faults(strace, program, pathlib.Path(directory) / "files")
     for how in ("one-call", "in-pieces"):
         faults.run(how)
     print(f"{faults.checked} checks, {faults.failed} failed")

@@ -43,7 +43,7 @@ void views_outlive_their_file() {
         CHECK(same_bytes(views[at].bytes(), samples[at].bytes));
         CHECK(views[at].shape().size() == samples[at].shape.size());
     }
-    // One view keeps all of the file.
+    // One view keeps the whole file alive.
     views.erase(views.begin() + 1, views.end());
     CHECK_EQ(metadata[0].second, "v");
 }
@@ -84,7 +84,7 @@ void retain_and_release() {
         }
     }
 
-    // The C++ type counts by the same calls.
+    // The C++ type uses the same calls.
     View view = File::open("retained.safetensors").value().map("f32").value();
     const Sample& expected = named(samples, "f32");
     View copy = view;
@@ -304,7 +304,7 @@ long shared_pages() {
     return shared;
 }
 
-/// After the advice the pages are not resident; they come back as they were.
+/// After the advice the pages are not resident. They are read again with the same content.
 void advice_evicts() {
     const std::vector<Sample> samples = {sample("large", Dtype::U8, {16 << 20})};
     const View view = written("advised.safetensors", samples).map("large").value();

@@ -1,6 +1,6 @@
 /*
- * Preloaded, it makes mmap answer as a file system that cannot map does, for files that end in .safetensors. Where the C
- * library's own loader maps is not its business: that does not come through here.
+ * Preloaded, it makes mmap fail as on a file system without mmap, for files that end in .safetensors. Mappings of the
+ * dynamic loader are not affected.
  */
 
 #define _GNU_SOURCE

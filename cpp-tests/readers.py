@@ -1,6 +1,6 @@
-"""Readers that are not ours open what was written with default options, and find every byte.
+"""Other readers open files written with default options, and read every byte.
 
-The reference implementation and MLX read the files that write_samples made in the folder of the first argument. The
+The reference implementation and MLX read the files that write_samples made in the directory of the first argument. The
 padded file is the exception that the documentation names: MLX reads it, the reference refuses it.
 """
 
@@ -29,7 +29,7 @@ def check(holds, *what):
 
 
 def offsets(path):
-    """Each tensor's dtype and absolute span, by a parser of our own: the format is this simple."""
+    """Each tensor's dtype and absolute span, by an independent parser."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header = json.loads(raw[8 : 8 + length])
@@ -57,7 +57,7 @@ def check_reference(path, tensors):
 
 
 def check_mapped(path, tensors):
-    """Through the mapped reading that Python programs use."""
+    """Through the mapped reader that Python programs use."""
     with safe_open(path, framework="numpy") as found:
         check(set(found.keys()) == tensors.keys(), path.name, "safe_open: names")
         for name, expected in tensors.items():
@@ -80,10 +80,10 @@ def check_mlx(path, tensors):
 
 def main():
     mx.set_default_device(mx.cpu)
-    folder = Path(sys.argv[1])
-    files = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
+    directory = Path(sys.argv[1])
+    files = json.loads((directory / "samples.json").read_text(encoding="utf-8"))
     for file, tensors in files.items():
-        path = folder / file
+        path = directory / file
         if file == "packed.safetensors":
             check(misaligned(path), "the control has no misaligned tensor")
         else:

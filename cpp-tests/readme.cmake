@@ -1,4 +1,4 @@
-# Builds and runs what the README shows, as it stands there: the project of readme/ with the example as its main.cpp.
+# Builds and runs what the README shows, unchanged: the project of readme/ with the example as its main.cpp.
 
 file(REMOVE_RECURSE "${BUILD}")
 file(MAKE_DIRECTORY "${BUILD}")

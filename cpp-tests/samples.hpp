@@ -1,4 +1,4 @@
-// Tensors for the tests, and files as writers without alignment make them.
+// Tensors for the tests, and files written without alignment.
 
 #ifndef SAMPLES_HPP
 #define SAMPLES_HPP
@@ -20,11 +20,11 @@
 
 namespace samples {
 
-/// Goes to a folder of that name and empties it, so that nothing of an earlier run is there.
-inline void work_in(const std::string& folder) {
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-    std::filesystem::current_path(folder);
+/// Creates an empty directory of this name and makes it the current directory.
+inline void work_in(const std::string& directory) {
+    std::filesystem::remove_all(directory);
+    std::filesystem::create_directories(directory);
+    std::filesystem::current_path(directory);
 }
 
 using safealign::Dtype;
@@ -36,8 +36,8 @@ inline constexpr Dtype all_dtypes[] = {
     Dtype::F6_E3M2,
 };
 
-/// Bytes that an offset has to be a multiple of. Told here a second time on purpose: it is what the tests hold the
-/// library to.
+/// Bytes that an offset has to be a multiple of. Repeated here intentionally, so that the tests do not depend on the
+/// library for it.
 inline std::size_t width_of(Dtype dtype) {
     switch (dtype) {
     case Dtype::I16: case Dtype::U16: case Dtype::F16: case Dtype::BF16:
@@ -130,7 +130,7 @@ inline std::vector<safealign::TensorSpec> specs(const std::vector<Sample>& sampl
     return out;
 }
 
-/// For names that JSON takes as they are, but for quotes, backslashes and line feeds.
+/// For names in which only quotes, backslashes and line feeds need escapes.
 inline std::string json_text(std::string_view text) {
     std::string out = "\"";
     for (const char letter : text) {
@@ -161,7 +161,7 @@ inline std::string read_file(const std::string& path) {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-/// The old way: a header as long as its JSON, and the tensors back to back in the given order.
+/// Writes a file without alignment: a header without padding, and the tensors without gaps in the given order.
 inline void write_packed(const std::string& path, const std::vector<Sample>& samples) {
     std::string json = "{";
     std::string data;

@@ -1,4 +1,4 @@
-// Saves a model over a file, and says how that ended: for faults.py, which makes system calls of it fail.
+// Saves a model over a file and prints the error, if any. faults.py makes its system calls fail.
 //
 //     save_over FILE one-call|in-pieces
 

@@ -1,4 +1,4 @@
-/* Preloaded, it makes the writes of a program short and interrupted, as signals and network file systems do. */
+/* Preloaded, it makes writes short or interrupted, as with signals and network file systems. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +13,7 @@ enum { MOST = 1000 };
 
 static atomic_int calls;
 
-/* Says at the end whether there was anything to do: a test that nothing was done to would prove nothing. */
+/* Prints the number of calls at the end: a test without any would prove nothing. */
 static void report(void) {
     fprintf(stderr, "short_writes: %d calls\n", atomic_load(&calls));
 }

@@ -1,4 +1,4 @@
-/* Strict C99: writes a file through the C ABI, maps it, and finds every byte. */
+/* A program in strict C99: writes a file through the C ABI, maps it, and compares every byte. */
 
 #include "check.h"
 #include "safealign.h"

@@ -1,4 +1,4 @@
-// On a file system that cannot map, files are read into memory, and the stats say so. Run with no_mmap preloaded.
+// On a file system without mmap, files are read into memory, and the stats report this. Run with no_mmap preloaded.
 
 #include "check.h"
 #include "samples.hpp"
@@ -23,7 +23,7 @@ void read_instead_of_mapped(safealign::MapMode mode) {
             const safealign::View view = file->map(one.name).value();
             CHECK(same_bytes(view.bytes(), one.bytes));
             CHECK(reinterpret_cast<std::uintptr_t>(view.bytes().data()) % width_of(one.dtype) == 0);
-            // The only copy there is must not be dropped.
+            // The only copy must not be dropped.
             CHECK(view.advise(safealign::Advice::DoNotNeed));
             CHECK(same_bytes(view.bytes(), one.bytes));
             if (const auto bytes = view.mutable_bytes()) {

@@ -1,4 +1,4 @@
-// Writes files for readers.py, and what is in them: a JSON object of file, tensor, dtype, shape and bytes in hex.
+// Writes files for readers.py, and their content as a JSON object of file, tensor, dtype, shape and bytes in hex.
 
 #include "check.h"
 #include "samples.hpp"
@@ -54,7 +54,7 @@ int main() {
     padded.layout = safealign::Layout::Padded;
     padded.alignment = 8;
     CHECK(safealign::write_aligned("padded.safetensors", tensors(for_mlx), metadata, padded));
-    // The control of the readers' own check.
+    // Control for the check in readers.py.
     write_packed("packed.safetensors", for_mlx);
     write_file("samples.json", "{\"hostile.safetensors\": " + described(hostile()) +
                                    ",\n\"every dtype.safetensors\": " + described(every_dtype()) +

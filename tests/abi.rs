@@ -1,4 +1,4 @@
-//! The C header and the Rust types say the same: every size, offset and enum value, and every exported function.
+//! The C header matches the Rust types: every size, offset and enum value, and every exported function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -146,22 +146,22 @@ fn header_structs(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// Runs a C program that prints each of the expressions, compiled as strictly as the header promises.
+/// Runs a C program that prints each of the expressions, compiled with the strictest options.
 fn measured_in_c(expressions: impl Iterator<Item = String>) -> BTreeMap<String, i64> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("abi");
-    fs::create_dir_all(&folder).expect("a folder");
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("abi");
+    fs::create_dir_all(&directory).expect("a directory");
     let mut program = "#include \"safealign.h\"\n#include <stdio.h>\nint main(void) {\n".to_owned();
     for expression in expressions {
         writeln!(program, "    printf(\"%s=%lld\\n\", \"{expression}\", (long long)({expression}));").expect("writes");
     }
     program.push_str("    return 0;\n}\n");
-    let (source, output) = (folder.join("abi.c"), folder.join("abi"));
+    let (source, output) = (directory.join("abi.c"), directory.join("abi"));
     fs::write(&source, program).expect("writes");
     let compiler = cc::Build::new()
         .target(&host())
         .host(&host())
         .opt_level(0)
-        .out_dir(&folder)
+        .out_dir(&directory)
         .include(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
         .flag("-std=c99")
         .flag("-Wall")
@@ -179,7 +179,7 @@ fn measured_in_c(expressions: impl Iterator<Item = String>) -> BTreeMap<String, 
     text.lines().filter_map(pair).collect()
 }
 
-/// The triple that this test was built for, as the compiler says it.
+/// The target triple of this test.
 fn host() -> String {
     let rustc = Command::new("rustc").arg("-vV").output().expect("rustc");
     let text = String::from_utf8(rustc.stdout).expect("UTF-8");
@@ -210,7 +210,7 @@ fn no_struct_has_implicit_padding() {
 }
 
 #[test]
-fn nothing_of_the_header_is_left_out_of_the_comparison() {
+fn the_comparison_covers_the_whole_header() {
     let code = code();
     assert_eq!(header_structs(&code), rust_structs().into_keys().collect());
     let assigned = code.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = "));
@@ -228,8 +228,8 @@ fn exactly_the_functions_of_the_header_are_exported() {
         .map(|(name, _)| name.to_owned())
         .collect();
     assert!(declared.len() >= 50, "{declared:?}");
-    let folder = std::env::current_exe().expect("this program").parent().expect("a folder").to_owned();
-    let library = folder.join(format!("{}safealign{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX));
+    let directory = std::env::current_exe().expect("this program").parent().expect("a directory").to_owned();
+    let library = directory.join(format!("{}safealign{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX));
     let bytes = fs::read(&library).expect("the shared library, built beside the tests");
     let file = object::File::parse(&*bytes).expect("an object file");
     let exported: BTreeSet<String> = file

@@ -1,4 +1,4 @@
-//! Aligned caches: the misaligned tensors of a model in a file of their own.
+//! Aligned caches: the misaligned tensors of a model in a second file.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
-use common::{Owned, bytes_of, folder, hostile, packed};
+use common::{Owned, bytes_of, hostile, packed, temporary_directory};
 use safealign::aligned_cache::{self, CacheOptions, CacheReport};
 use safealign::bundle::Bundle;
 use safealign::dtype::Dtype;
@@ -44,8 +44,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_tensor_maps_from_where_it_is_aligned() {
-    let root = folder();
+fn misaligned_tensors_map_from_the_cache_and_others_from_the_source() {
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let report = write(&source, &directory).expect("writes");
     assert!(report.is_new && report.path.starts_with(&directory), "{report:?}");
@@ -73,7 +73,7 @@ fn every_tensor_maps_from_where_it_is_aligned() {
 
 #[test]
 fn the_cache_is_a_valid_file_with_the_misaligned_tensors_only() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let report = write(&source, &directory).expect("writes");
     let found = scan(&report.path, &ScanOptions::default()).expect("scans");
@@ -86,7 +86,7 @@ fn the_cache_is_a_valid_file_with_the_misaligned_tensors_only() {
 /// One cache file for all shards, through an index whose shards are links, as in a download cache.
 #[test]
 fn a_bundle_has_one_cache_file() {
-    let root = folder();
+    let root = temporary_directory();
     let (blobs, snapshot) = (root.path().join("blobs"), root.path().join("snapshots/1"));
     fs::create_dir_all(&blobs).and_then(|()| fs::create_dir_all(&snapshot)).expect("creates");
     let shard = |name: &str| [Owned::new(&format!("{name}.odd"), Dtype::U8, &[3]), Owned::new(name, Dtype::F32, &[5])];
@@ -132,7 +132,7 @@ fn a_bundle_has_one_cache_file() {
 
 #[test]
 fn a_second_call_keeps_a_current_cache_and_replaces_a_stale_one() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let first = write(&source, &directory).expect("writes");
     let inode = fs::metadata(&first.path).expect("stat").ino();
@@ -155,7 +155,7 @@ fn a_second_call_keeps_a_current_cache_and_replaces_a_stale_one() {
     assert_eq!(files(&directory), std::slice::from_ref(&first.path));
     let view = open_with(&source, &first.path).expect("opens").map("new").expect("maps");
     assert_eq!(bytes_of(&view), other[1].data);
-    // Who has the old files mapped keeps them.
+    // The old files stay mapped.
     assert_eq!(bytes_of(&open.map("wide").expect("maps")), hostile()[6].data);
     // A damaged cache is an error, and is written again.
     fs::write(&first.path, "damaged").expect("writes");
@@ -166,7 +166,7 @@ fn a_second_call_keeps_a_current_cache_and_replaces_a_stale_one() {
 
 #[test]
 fn a_modification_that_keeps_the_size_is_noticed() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let cache = write(&source, &directory).expect("writes").path;
     let file = fs::File::options().write(true).open(&source).expect("opens");
@@ -176,7 +176,7 @@ fn a_modification_that_keeps_the_size_is_noticed() {
 
 #[test]
 fn a_foreign_file_is_an_error_that_names_both() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let cache = write(&source, &directory).expect("writes").path;
     let other = root.path().join("model/other.safetensors");
@@ -194,7 +194,7 @@ fn a_foreign_file_is_an_error_that_names_both() {
 
 #[test]
 fn an_aligned_model_has_an_empty_cache() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let aligned = write(&source, &directory).expect("writes").path;
     let report = write(&aligned, &root.path().join("second")).expect("writes");
@@ -205,7 +205,7 @@ fn an_aligned_model_has_an_empty_cache() {
 
 #[test]
 fn progress_reaches_the_size_and_can_cancel() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let mut cancel = |_, _| ControlFlow::Break(());
     let options = CacheOptions { progress: Some(&mut cancel), ..CacheOptions::default() };
@@ -224,16 +224,16 @@ fn progress_reaches_the_size_and_can_cancel() {
 }
 
 #[test]
-fn a_source_that_changes_meanwhile_gives_no_cache() {
-    let root = folder();
+fn a_source_modified_during_the_call_gives_no_cache() {
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
-    let mut meddle = |_, _| {
+    let mut modify = |_, _| {
         fs::write(&source, packed(&hostile())).expect("writes");
         let file = fs::File::options().write(true).open(&source).expect("opens");
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("sets");
         ControlFlow::Continue(())
     };
-    let options = CacheOptions { progress: Some(&mut meddle), ..CacheOptions::default() };
+    let options = CacheOptions { progress: Some(&mut modify), ..CacheOptions::default() };
     let error = aligned_cache::write(&source, &directory, options).expect_err("changed");
     assert_eq!((error.status(), error.path()), (Status::Changed, Some(&*fs::canonicalize(&source).expect("real"))));
     assert!(files(&directory).is_empty());
@@ -241,7 +241,7 @@ fn a_source_that_changes_meanwhile_gives_no_cache() {
 
 #[test]
 fn the_directory_of_the_source_is_refused() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, _) = model(root.path());
     let error = write(&source, source.parent().expect("has one")).expect_err("refused");
     assert_eq!(error.status(), Status::Refused);
@@ -250,7 +250,7 @@ fn the_directory_of_the_source_is_refused() {
 
 #[test]
 fn concurrent_calls_write_one_file() {
-    let root = folder();
+    let root = temporary_directory();
     let (source, directory) = model(root.path());
     let barrier = Barrier::new(8);
     let new = std::thread::scope(|scope| {

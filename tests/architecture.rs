@@ -1,4 +1,4 @@
-//! docs/architecture.md says which module uses which, and no module uses itself by way of another.
+//! docs/architecture.md lists which module uses which, and there is no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -105,7 +105,7 @@ fn documented() -> Graph {
     .collect()
 }
 
-/// All modules that a module uses, directly or by way of others.
+/// All modules that a module uses, directly or indirectly.
 fn reachable(graph: &Graph, from: &str) -> BTreeSet<String> {
     let (mut found, mut pending) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(module) = pending.pop() {
@@ -118,7 +118,7 @@ fn reachable(graph: &Graph, from: &str) -> BTreeSet<String> {
     found
 }
 
-/// The arrows of the picture: a module's uses without those that it also has by way of another.
+/// The arrows of the picture: the uses of a module without those that follow from others.
 fn arrows(graph: &Graph) -> BTreeSet<(String, String)> {
     let mut out = BTreeSet::new();
     for (from, uses) in graph {
@@ -145,7 +145,7 @@ fn the_table_has_the_uses_of_the_source() {
 }
 
 #[test]
-fn no_module_uses_itself_by_way_of_another() {
+fn there_is_no_cycle() {
     let used = used();
     for module in used.keys() {
         let uses = reachable(&used, module);

@@ -46,7 +46,7 @@ fn names(bundle: &Bundle) -> Vec<String> {
 fn bytes(bundle: &Bundle) -> BTreeMap<String, Vec<u8>> {
     let tensor = |index| {
         let view = bundle.map_at(index).expect("maps");
-        // SAFETY: nobody writes to the files of a test while they are read.
+        // SAFETY: nothing writes to the files of a test while they are read.
         (view.info().name.to_owned(), unsafe { view.bytes() }.to_vec())
     };
     (0..bundle.len()).map(tensor).collect()
@@ -88,7 +88,7 @@ fn the_index_decides_which_files_belong_to_a_bundle() {
 }
 
 #[test]
-fn a_tensor_is_that_of_its_shard() {
+fn tensors_are_those_of_their_shards() {
     let bundle = open(&case("good"));
     for (index, name) in names(&bundle).iter().enumerate() {
         assert_eq!(bundle.find(name).expect("is found"), index);
@@ -97,7 +97,7 @@ fn a_tensor_is_that_of_its_shard() {
         let (view, alone) = (bundle.map(name).expect("maps"), file.map(name).expect("maps"));
         assert_eq!((bundle.get(index).expect("is in range"), view.info()), ((shard, alone.info()), alone.info()));
         assert_eq!(at, file.find(name).expect("is found"));
-        // SAFETY: nobody writes to the files.
+        // SAFETY: nothing writes to the files.
         unsafe { assert_eq!(view.bytes(), alone.bytes()) };
         assert_eq!(view.origin(), if file.is_misaligned(at) { Origin::Copied } else { Origin::Mapped });
     }
@@ -111,7 +111,7 @@ fn a_tensor_is_that_of_its_shard() {
 }
 
 #[test]
-fn counts_are_those_of_all_shards() {
+fn counts_are_sums_over_all_shards() {
     let bundle = open(&case("good"));
     let sizes = bundle.shards().iter().map(|shard| shard.stats().file_size).sum::<u64>();
     let stats = bundle.stats();
@@ -125,7 +125,7 @@ fn counts_are_those_of_all_shards() {
     // A view keeps its shard open.
     let before = bytes(&bundle)[view.info().name].clone();
     drop(bundle);
-    // SAFETY: nobody writes to the files.
+    // SAFETY: nothing writes to the files.
     assert_eq!(unsafe { view.bytes() }, before);
     let options = OpenOptions { unaligned: Unaligned::Error, ..OpenOptions::default() };
     let strict = Bundle::open(&case("good"), &options).expect("opens");
@@ -286,7 +286,7 @@ fn a_snapshot_of_a_download_cache_is_opened_through_its_links() {
 }
 
 #[test]
-fn a_directory_without_an_index_is_one_set_of_files() {
+fn without_an_index_a_directory_must_have_one_set_of_files() {
     let root = directory();
     let error = refused(root.path());
     assert_eq!((error.status(), error.path()), (Status::NotFound, Some(root.path())));
@@ -341,7 +341,7 @@ fn a_bundle_is_used_from_several_threads() {
 }
 
 #[test]
-fn a_bundle_tells_that_one_of_its_files_was_replaced() {
+fn a_bundle_with_a_replaced_file_is_not_current() {
     for name in ["1.safetensors", INDEX] {
         let root = directory();
         write_model(&root.path().join("0.safetensors"), &["a"]);

@@ -1,4 +1,4 @@
-//! Every file of the manifest gets the status, the counts and the bytes that the manifest says.
+//! Every file in the manifest has the status, the counts and the bytes that the manifest gives.
 
 mod common;
 
@@ -74,7 +74,7 @@ fn check_content(case: &Value, file: &File) -> Result<(), String> {
 }
 
 #[test]
-fn every_case_is_as_its_manifest_says() {
+fn every_case_matches_the_manifest() {
     let cases = manifest();
     assert!(cases.len() >= 80, "only {} cases", cases.len());
     let wrong: Vec<String> =
@@ -94,7 +94,7 @@ fn strict_opens_nothing_that_the_reference_refuses() {
 }
 
 #[test]
-fn misaligned_tensors_are_refused_or_borrowed_when_asked() {
+fn misaligned_tensors_are_refused_or_borrowed_on_request() {
     let path = common::cases().join("mlx_null_meta.safetensors");
     let open = |unaligned| File::open(&path, &OpenOptions { unaligned, ..OpenOptions::default() }).expect("opens");
     let (copying, refusing, borrowing) = (open(Unaligned::Copy), open(Unaligned::Error), open(Unaligned::Borrow));

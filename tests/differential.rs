@@ -1,5 +1,5 @@
 //! Damaged headers, read by us and by the reference implementation: `strict` opens nothing that the reference refuses,
-//! and what the reference opens we open too, but for what is refused on purpose.
+//! and what the reference opens we open too, except for what is refused intentionally.
 
 mod common;
 
@@ -14,10 +14,10 @@ fn survey(file: &[u8]) -> Result<Survey> {
     header.survey(file.len() as u64 - header.data_start())
 }
 
-/// Files that are sound, or nearly so.
+/// Valid files, and files with one error.
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = std::fs::read_dir(common::cases()).expect("the cases");
-    let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    let entries = std::fs::read_dir(common::cases()).expect("the cases");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     let small = |path: &std::path::PathBuf| {
         path.extension().is_some_and(|extension| extension == "safetensors")
@@ -34,7 +34,7 @@ enum Damage {
     Replace(usize, u8),
     Insert(usize, u8),
     Delete(usize),
-    /// A piece of the header again, somewhere else.
+    /// Copies a piece of the header to another place.
     Repeat(usize, usize, usize),
 }
 
@@ -52,7 +52,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Damages the JSON and makes the length fit again.
+/// Damages the JSON and corrects the length field.
 fn damaged(file: &[u8], damages: &[Damage]) -> Vec<u8> {
     let len = file.first_chunk().map_or(0, |prefix| u64::from_le_bytes(*prefix)) as usize;
     let Some((json, data)) = file.get(8..).and_then(|rest| rest.split_at_checked(len)) else { return file.to_vec() };
@@ -89,7 +89,7 @@ proptest! {
                 prop_assert_eq!(strict, reference.is_ok(), "{:?} {:?}", survey.nonconforming, reference.err());
             }
             Err(error) if reference.is_ok() => {
-                // On purpose: a duplicate key, a NUL in a name, a tensor info in array form.
+                // Intentionally: a duplicate key, a NUL in a name, a tensor info in array form.
                 let reasons = [Reason::DuplicateKey, Reason::BadName, Reason::BadTensorInfo];
                 prop_assert!(error.reason().is_some_and(|reason| reasons.contains(&reason)), "{}", error);
             }
@@ -98,10 +98,10 @@ proptest! {
     }
 }
 
-/// A header of many unknown fields or many unknown dtypes costs what its length costs: with a search through those seen
-/// before for each, this would run for minutes.
+/// The time depends only on the length of the header. With a linear search for each field or dtype, this would run for
+/// minutes.
 #[test]
-fn many_unknown_things_are_no_trap() {
+fn many_unknown_fields_and_dtypes_take_linear_time() {
     let fields: String = (0..200_000).map(|number| format!("\"u{number}\":{number},")).collect();
     let json = format!("{{\"w\":{{{fields}\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}}}");
     assert!(survey(&common::framed(json.as_bytes(), &[0; 4])).is_ok());
@@ -112,7 +112,7 @@ fn many_unknown_things_are_no_trap() {
     assert!((0..header.len()).all(|index| header.unknown_dtype(index).is_some_and(|dtype| dtype.starts_with('Q'))));
 }
 
-/// What stands for a dtype that nobody knows stays with its tensor when the tensors are put in the order of the data.
+/// The name of an unknown dtype stays with its tensor when the tensors are sorted by offset.
 #[test]
 fn an_unknown_dtype_stays_with_its_tensor() {
     let json =

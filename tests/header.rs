@@ -1,4 +1,4 @@
-//! The committed C header is the one that the source makes.
+//! The committed C header is the one that is generated from the source.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn anonymous_in_c(header: &str) -> String {
     out + rest
 }
 
-/// Leaves out the `# Safety` part that ends a comment: it speaks to Rust.
+/// Removes the `# Safety` section at the end of a comment, which is for Rust.
 fn without_safety(header: &str) -> String {
     let mut out: Vec<&str> = Vec::new();
     let mut skipping = false;
@@ -90,7 +90,7 @@ fn without_safety(header: &str) -> String {
 }
 
 #[test]
-fn the_header_is_the_one_that_the_source_makes() {
+fn the_header_is_generated_from_the_source() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/safealign.h");
     let expected = generate(false);
     if std::env::var_os("SAFEALIGN_WRITE_HEADER").is_some() {
@@ -117,7 +117,7 @@ fn the_grown_header_has_one_more_field_in_each_struct() {
 }
 
 #[test]
-fn the_version_is_told_once() {
+fn the_version_is_the_same_everywhere() {
     let version = format!(
         "{}.{}.{}",
         safealign::capi::SA_VERSION_MAJOR,

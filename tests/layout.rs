@@ -1,4 +1,4 @@
-//! What the layout promises, for any tensors.
+//! Properties of the layout, for any tensors.
 
 mod common;
 
@@ -8,7 +8,7 @@ use safealign::error::Status;
 use safealign::header::Header;
 use safealign::layout::{Layout, LayoutOptions, Plan, TensorSpec};
 
-/// A dtype and a shape that go together.
+/// A dtype and a shape with a whole number of bytes.
 fn dtype_and_shape(largest: u64) -> impl Strategy<Value = (Dtype, Vec<u64>)> {
     let dimension = prop_oneof![4 => 0u64..12, 1 => Just(0), 1 => 1..=largest];
     let shape = prop::collection::vec(dimension, 0..4);
@@ -41,13 +41,13 @@ fn specs(tensors: &[(String, Dtype, Vec<u64>)]) -> Vec<TensorSpec<'_>> {
 }
 
 /// The largest power of two that divides a size, at most the alignment; the alignment for an empty tensor.
-fn promised(nbytes: u64, alignment: u64) -> u64 {
+fn guaranteed(nbytes: u64, alignment: u64) -> u64 {
     if nbytes == 0 { alignment } else { alignment.min(1 << nbytes.trailing_zeros()) }
 }
 
 proptest! {
     #[test]
-    fn compact_has_no_holes_and_aligns_as_promised(tensors in tensors(), exponent in 3u32..=21) {
+    fn compact_has_no_gaps_and_aligns_as_documented(tensors in tensors(), exponent in 3u32..=21) {
         let specs = specs(&tensors);
         let alignment = 1 << exponent;
         let options = LayoutOptions { layout: Layout::Compact, alignment };
@@ -57,15 +57,15 @@ proptest! {
         for placement in plan.placements() {
             let spec = &specs[placement.input_index];
             prop_assert_eq!((placement.offset, placement.gap_before, placement.nbytes), (cursor, 0, spec.nbytes));
-            prop_assert_eq!(placement.offset % promised(spec.nbytes, alignment), 0);
+            prop_assert_eq!(placement.offset % guaranteed(spec.nbytes, alignment), 0);
             prop_assert_eq!(placement.offset % spec.dtype.width(), 0);
             cursor += spec.nbytes;
         }
         prop_assert_eq!(plan.file_size(), cursor);
-        // Stable: among those of one promise, the caller's order; the empty ones first.
+        // Stable: tensors of the same guaranteed alignment keep the caller's order. Empty ones come first.
         let key = |index: usize| {
             let nbytes = specs[index].nbytes;
-            (nbytes != 0, std::cmp::Reverse(promised(nbytes, alignment)), index)
+            (nbytes != 0, std::cmp::Reverse(guaranteed(nbytes, alignment)), index)
         };
         let order: Vec<usize> = plan.placements().iter().map(|placement| placement.input_index).collect();
         prop_assert!(order.is_sorted_by_key(|&index| key(index)), "{:?}", order);
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn the_header_says_what_the_plan_says_and_is_the_same_twice(tensors in tensors(), padded: bool) {
+    fn the_header_matches_the_plan_and_is_deterministic(tensors in tensors(), padded: bool) {
         let specs = specs(&tensors);
         let layout = if padded { Layout::Padded } else { Layout::Compact };
         let options = LayoutOptions { layout, alignment: 64 };
@@ -130,9 +130,9 @@ proptest! {
     }
 }
 
-/// The control: tensors of such sizes do come out misaligned where nothing aligns them.
+/// Control: without alignment, tensors of these sizes are misaligned.
 #[test]
-fn packed_as_others_do_tensors_come_out_misaligned() {
+fn tensors_written_without_alignment_are_misaligned() {
     let tensors = common::hostile();
     let file = common::packed(&tensors);
     let json_len = u64::from_le_bytes(*file.first_chunk().expect("8 bytes"));
@@ -143,7 +143,7 @@ fn packed_as_others_do_tensors_come_out_misaligned() {
 }
 
 #[test]
-fn what_nobody_could_read_back_is_refused() {
+fn invalid_tensors_and_metadata_are_refused() {
     let good = TensorSpec { name: "w", dtype: Dtype::F32, shape: &[2, 2], nbytes: 16 };
     let refused = |tensors: &[TensorSpec], metadata: &[(&str, &str)], part: &str| {
         let error = Plan::new(tensors, metadata, &LayoutOptions::default()).expect_err(part);
@@ -156,7 +156,7 @@ fn what_nobody_could_read_back_is_refused() {
     refused(&[TensorSpec { name: "a\0b", ..good }], &[], "NUL");
     refused(&[TensorSpec { nbytes: 12, ..good }], &[], "tensor `w`: 12 bytes for F32 [2, 2], expected 16");
     refused(&[TensorSpec { shape: &[u64::MAX, 2], ..good }], &[], "overflows");
-    // No bytes, but the reference multiplies from the left and stops before it sees the zero.
+    // No bytes, but the reference multiplies from the left and overflows before it reaches the zero.
     refused(&[TensorSpec { shape: &[1 << 33, 1 << 33, 0], nbytes: 0, ..good }], &[], "overflow");
     assert!(
         Plan::new(&[TensorSpec { shape: &[0, 1 << 33, 1 << 33], nbytes: 0, ..good }], &[], &Default::default()).is_ok()
@@ -177,7 +177,7 @@ fn a_header_that_readers_refuse_is_not_written() {
         let spec = TensorSpec { name, dtype: Dtype::U8, shape: &[], nbytes: 1 };
         Plan::new(&[spec], &[], &LayoutOptions { alignment: 8, ..LayoutOptions::default() })
     };
-    // What surrounds the name takes 52 bytes, so that this header has 99,999,992 bytes: the longest that fits.
+    // The header has 99,999,992 bytes, the most that is allowed.
     let longest = 99_999_992 - r#"{"":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}"#.len();
     assert_eq!(plan(&name(longest)).expect("fits").header().len(), 100_000_000);
     let error = plan(&name(longest + 1)).expect_err("does not fit");

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use common::{Owned, folder, hostile, packed};
+use common::{Owned, hostile, packed, temporary_directory};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions};
@@ -20,7 +20,7 @@ fn make(bundle: &Path, output: &Path) -> safealign::error::Result<OverlayReport>
     overlay(bundle, output, &mut OverlayOptions { durability: Durability::NotDurable, ..OverlayOptions::default() })
 }
 
-/// Of every tensor its bytes.
+/// The bytes of each tensor by name.
 fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let file = File::open(path, &OpenOptions::default()).expect("opens");
     let tensor = |index| {
@@ -30,7 +30,7 @@ fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
     (0..file.len()).map(tensor).collect()
 }
 
-/// A bundle as a cache of downloads holds it, and one of the usual subfolders.
+/// A bundle in a download cache, with subdirectories.
 fn bundle(root: &Path) -> std::path::PathBuf {
     let (blobs, snapshot) = (root.join("blobs"), root.join("snapshots/main"));
     fs::create_dir_all(&blobs).and_then(|()| fs::create_dir_all(snapshot.join("vae"))).expect("creates");
@@ -49,7 +49,7 @@ fn bundle(root: &Path) -> std::path::PathBuf {
     snapshot
 }
 
-/// Of two tensors with an odd one between, one is misaligned wherever they begin.
+/// Two tensors with a tensor of 3 bytes between them: one is misaligned at any data offset.
 fn other() -> Vec<Owned> {
     [("new", Dtype::F32), ("odd", Dtype::U8), ("newer", Dtype::F32)]
         .map(|(name, dtype)| Owned::new(name, dtype, &[3]))
@@ -62,7 +62,7 @@ fn is_link(path: &Path) -> bool {
 
 #[test]
 fn misaligned_files_are_written_and_everything_else_is_a_link() {
-    let (root, output) = (folder(), folder());
+    let (root, output) = (temporary_directory(), temporary_directory());
     let (bundle, output) = (bundle(root.path()), output.path().join("deep/out"));
     let report = make(&bundle, &output).expect("makes it");
     assert_eq!((report.written, report.kept, report.warnings.len()), (2, 0, 1), "{report:?}");
@@ -88,14 +88,14 @@ fn misaligned_files_are_written_and_everything_else_is_a_link() {
     }
     assert!(fs::symlink_metadata(output.join("._model-1.safetensors")).is_err());
     assert!(fs::symlink_metadata(output.join("dangling.safetensors")).is_err());
-    // The bundle is what it was.
+    // The bundle is unchanged.
     assert!(is_link(&bundle.join("model-1.safetensors")));
     assert_eq!(fs::read(root.path().join("blobs/1")).expect("reads"), packed(&hostile()));
 }
 
 #[test]
 fn a_second_run_does_only_what_is_missing_or_stale() {
-    let (root, output) = (folder(), folder());
+    let (root, output) = (temporary_directory(), temporary_directory());
     let (bundle, output) = (bundle(root.path()), output.path());
     make(&bundle, output).expect("makes it");
     let inode = |name: &str| fs::metadata(output.join(name)).expect("stat").ino();
@@ -114,7 +114,7 @@ fn a_second_run_does_only_what_is_missing_or_stale() {
     let report = make(&bundle, output).expect("makes what is stale");
     assert_eq!((report.written, report.kept), (1, 1));
     assert_eq!(content(&output.join("model-1.safetensors")), content(&bundle.join("model-1.safetensors")));
-    // Aligned now, and gone.
+    // One source is aligned now, and the other was removed.
     fs::write(root.path().join("blobs/1"), packed(&[Owned::new("a", Dtype::U8, &[64])])).expect("writes");
     fs::remove_dir_all(bundle.join("vae")).expect("removes");
     let report = make(&bundle, output).expect("follows");
@@ -125,13 +125,14 @@ fn a_second_run_does_only_what_is_missing_or_stale() {
     fs::write(root.path().join("blobs/1"), packed(&hostile())).expect("writes");
     let layout = LayoutOptions { layout: Layout::Padded, alignment: 512 };
     make(&bundle, output).expect("makes it");
-    let report = overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("anew");
+    let report =
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("writes again");
     assert_eq!((report.written, report.kept), (1, 0));
 }
 
 #[test]
-fn folders_with_other_content_are_refused() {
-    let (root, output) = (folder(), folder());
+fn directories_with_other_content_are_refused() {
+    let (root, output) = (temporary_directory(), temporary_directory());
     let bundle = bundle(root.path());
     for place in [bundle.clone(), bundle.join("inner"), root.path().to_owned()] {
         assert_eq!(make(&bundle, &place).expect_err("refused").status(), Status::Refused, "{place:?}");
@@ -141,25 +142,25 @@ fn folders_with_other_content_are_refused() {
     assert_eq!(make(&bundle, output.path()).expect_err("refused").status(), Status::Refused);
     fs::remove_file(output.path().join("mine.txt")).expect("removes");
     make(&bundle, output.path()).expect("makes it");
-    let other = folder();
+    let other = temporary_directory();
     fs::write(other.path().join("x.safetensors"), packed(&hostile())).expect("writes");
     assert_eq!(make(other.path(), output.path()).expect_err("refused").status(), Status::Refused);
-    // What somebody adds later stays.
+    // A file that is added later stays.
     fs::write(output.path().join("mine.txt"), "mine").expect("writes");
     make(&bundle, output.path()).expect("makes it");
     assert_eq!(fs::read(output.path().join("mine.txt")).expect("reads"), b"mine");
 }
 
-/// Everything below a folder: what it is, and its content.
-fn tree(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
+/// Every entry below a directory, with its content.
+fn tree(directory: &Path) -> Vec<(std::path::PathBuf, String)> {
     let mut found = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).expect("lists") {
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).expect("lists") {
             let path = entry.expect("an entry").path();
             let at = fs::symlink_metadata(&path).expect("stat");
             let what = match at.file_type() {
-                kind if kind.is_dir() => "folder".to_owned(),
+                kind if kind.is_dir() => "directory".to_owned(),
                 kind if kind.is_symlink() => format!("{:?}", fs::read_link(&path).expect("reads")),
                 _ => format!("{} {:?}", at.ino(), fs::read(&path).expect("reads")),
             };
@@ -173,7 +174,7 @@ fn tree(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
     found
 }
 
-/// Runs again, which has to be refused without a change anywhere.
+/// Runs again, and checks that this is refused and changes nothing.
 fn refused(bundle: &Path, output: &Path, says: &str) {
     let before = (tree(bundle), tree(output));
     let error = make(bundle, output).expect_err(says);
@@ -183,8 +184,8 @@ fn refused(bundle: &Path, output: &Path, says: &str) {
 }
 
 #[test]
-fn what_somebody_put_in_place_of_a_link_or_a_file_stays() {
-    let (root, output) = (folder(), folder());
+fn files_of_other_programs_are_not_replaced() {
+    let (root, output) = (temporary_directory(), temporary_directory());
     let (bundle, output) = (bundle(root.path()), output.path());
     make(&bundle, output).expect("makes it");
     let restore = |name: &str| {
@@ -196,10 +197,10 @@ fn what_somebody_put_in_place_of_a_link_or_a_file_stays() {
         .expect("removes");
         make(&bundle, output).expect("makes it again");
     };
-    // A folder, a file, and a link to elsewhere, in place of a link to a folder or a file.
+    // A directory, a file and another link, in place of a link to a directory or a file.
     for name in ["tokenizer", "config.json", "model-2.safetensors", "vae/config.json"] {
         let path = output.join(name);
-        fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).expect("a folder");
+        fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).expect("a directory");
         refused(&bundle, output, name);
         fs::write(path.join("mine.txt"), "mine").expect("writes");
         refused(&bundle, output, name);
@@ -220,17 +221,17 @@ fn what_somebody_put_in_place_of_a_link_or_a_file_stays() {
         }
         .expect("edits");
         refused(&bundle, output, "model-1.safetensors");
-        // Also when the bundle has an aligned file there now.
+        // Removed, it is written again.
         restore("model-1.safetensors");
     }
-    // A folder that is to become a link, with something in it.
+    // A directory that has to become a link, with a file of another program in it.
     fs::write(output.join("vae/mine.txt"), "mine").expect("writes");
     fs::remove_file(bundle.join("vae/inner.safetensors")).expect("removes");
     refused(&bundle, output, "vae/mine.txt");
     fs::remove_file(output.join("vae/mine.txt")).expect("removes");
     make(&bundle, output).expect("makes it");
     assert!(is_link(&output.join("vae")));
-    // What is gone from the bundle, and somebody else's here.
+    // Removed from the bundle, and replaced by another program in the overlay.
     fs::remove_file(output.join("config.json"))
         .and_then(|()| fs::write(output.join("config.json"), "m"))
         .expect("mine");
@@ -241,8 +242,8 @@ fn what_somebody_put_in_place_of_a_link_or_a_file_stays() {
 }
 
 #[test]
-fn a_manifest_that_leads_out_of_the_folder_is_refused() {
-    let (root, output) = (folder(), folder());
+fn a_manifest_with_paths_outside_the_directory_is_refused() {
+    let (root, output) = (temporary_directory(), temporary_directory());
     let (bundle, precious) = (bundle(root.path()), output.path().join("precious.txt"));
     let output = output.path().join("out");
     make(&bundle, &output).expect("makes it");
@@ -262,8 +263,8 @@ fn a_manifest_that_leads_out_of_the_folder_is_refused() {
             refused(&bundle, &output, "is outside the output directory");
         }
     }
-    // Names within the folder, which lead out of it through a link, or to what the overlay did not make.
-    symlink(output.parent().expect("a folder"), output.join("way")).expect("links");
+    // Names within the directory that lead out of it through a link, or to files that the overlay did not create.
+    symlink(output.parent().expect("a directory"), output.join("way")).expect("links");
     fs::write(output.join("mine.txt"), "mine").expect("writes");
     let mut bad = good.clone();
     for name in ["way/precious.txt", "mine.txt", "tokenizer/vocab.txt"] {
@@ -276,15 +277,15 @@ fn a_manifest_that_leads_out_of_the_folder_is_refused() {
         assert_eq!(fs::read(path).expect("reads"), b"mine");
     }
     assert_eq!(fs::read(bundle.join("tokenizer/vocab.txt")).expect("reads"), b"a b");
-    // A refused folder gets no lock.
-    let other = folder();
+    // A refused directory gets no lock.
+    let other = temporary_directory();
     fs::write(other.path().join("mine.txt"), "mine").expect("writes");
     refused(&bundle, other.path(), "not part of an overlay");
 }
 
 #[test]
-fn a_run_that_was_killed_knows_what_it_wrote() {
-    let (root, output) = (folder(), folder());
+fn a_run_after_a_killed_one_keeps_its_files() {
+    let (root, output) = (temporary_directory(), temporary_directory());
     let (bundle, output) = (bundle(root.path()), output.path());
     make(&bundle, output).expect("makes it");
     // Every file is stale; the second run ends between the two.
@@ -297,23 +298,22 @@ fn a_run_that_was_killed_knows_what_it_wrote() {
     let mut options = OverlayOptions { layout, progress: Some(&mut stop), ..OverlayOptions::default() };
     assert_eq!(overlay(&bundle, output, &mut options).expect_err("cancelled").status(), Status::Cancelled);
     let report =
-        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("continues");
     assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
-    // As of a run that ends before a new file gets its name: that is known, and so is the old one, which is stale.
+    // A run that was killed before it renamed a new file: the manifest has the new file and the old, stale one.
     let path = output.join(".safealign-overlay.json");
     let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("JSON");
     let written = manifest["files"]["model-1.safetensors"]["written"].as_array_mut().expect("a list");
     written.push(serde_json::json!({ "size": 1, "mtime": [1, 1], "inode": 1 }));
     fs::write(&path, manifest.to_string()).expect("writes");
     let report =
-        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("goes on");
+        overlay(&bundle, output, &mut OverlayOptions { layout, ..OverlayOptions::default() }).expect("continues");
     assert_eq!((report.written, report.kept), (1, 1), "{report:?}");
 }
 
-/// In place, with the time set back: only the time of the last change of anything tells.
 #[test]
 fn trailing_bytes_and_broken_files_are_linked_with_a_warning() {
-    let (root, output) = (folder(), folder());
+    let (root, output) = (temporary_directory(), temporary_directory());
     for name in ["trailing_misaligned", "trunc_tail"] {
         let name = format!("{name}.safetensors");
         fs::copy(common::cases().join(&name), root.path().join(&name)).expect("copies");

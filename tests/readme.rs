@@ -1,4 +1,4 @@
-//! What the README tells a second time is what the other place says.
+//! Facts that the README repeats are those of the place they come from.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What advice, read-ahead and released copies do to memory, as the kernel counts it.
+//! Effects of advice, read-ahead and released copies on memory, as the kernel counts it.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -88,7 +88,7 @@ fn cached(view: &View) -> usize {
     pages.iter().filter(|&&page| page & 1 == 1).count() * page
 }
 
-/// Waits for what another thread or the kernel does; a bound for a test that would otherwise hang.
+/// Waits for another thread or the kernel, at most a minute.
 fn eventually(mut holds: impl FnMut() -> bool) -> bool {
     let start = std::time::Instant::now();
     while !holds() {
@@ -128,7 +128,7 @@ fn will_need_reads_the_file_ahead() {
         return;
     }
     view.advise(Advice::WillNeed).expect("advises");
-    // Linux reads ahead as much as the device allows in one call; more than opening the file does is the point.
+    // Linux reads ahead only as much as the device allows in one call. It has to be more than opening the file reads.
     assert!(eventually(|| cached(&view) >= 128 << 10), "{} of {LEN} are cached", cached(&view));
 }
 
@@ -143,7 +143,7 @@ fn populate_maps_the_whole_file_and_the_default_does_not() {
             let view = File::open(&file.0, &options).expect("opens").map("w").expect("maps");
             let resident = || resident(view.span().0);
             match read_ahead {
-                // The control.
+                // Control.
                 ReadAhead::None => assert!(resident() < LEN / 8, "{} are resident", resident()),
                 ReadAhead::Populate => assert!(resident() >= LEN, "{} are resident", resident()),
                 ReadAhead::Background => assert!(eventually(|| resident() >= LEN), "{} are resident", resident()),

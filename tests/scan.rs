@@ -1,25 +1,25 @@
-//! Scanning: what the header says, and that nothing but the header is read.
+//! Scanning: the counts, and that only the header is read.
 
 mod common;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use common::{folder, framed};
+use common::{framed, temporary_directory};
 use safealign::error::{Reason, Status};
 use safealign::header::HeaderPadding;
 use safealign::scan::{ScanOptions, ScanReport, scan};
 use serde_json::Value;
 
 fn scanned(bytes: &[u8]) -> safealign::error::Result<ScanReport> {
-    let folder = folder();
-    let path = folder.path().join("x.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("x.safetensors");
     fs::write(&path, bytes).expect("writes");
     scan(&path, &ScanOptions::default())
 }
 
 #[test]
-fn a_scan_of_every_case_says_what_the_manifest_says() {
+fn the_scan_of_every_case_matches_the_manifest() {
     let text = fs::read(common::cases().join("manifest.json")).expect("the manifest");
     let cases: Vec<Value> = serde_json::from_slice(&text).expect("JSON");
     for case in &cases {
@@ -65,7 +65,7 @@ fn gaps_trailing_bytes_and_padding_are_counted() {
     assert_eq!((report.file_size, report.data_start), (8 + header.len() as u64 + 23, 8 + header.len() as u64));
     assert_eq!(report.tensor_bytes, 11);
     assert_eq!(report.nonconforming.and_then(|error| error.reason()), Some(Reason::HeaderTrailingNul));
-    // The control: the same tensors without holes.
+    // Control: the same tensors without gaps.
     let json = br#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F32","shape":[2],"data_offsets":[3,11]}}"#;
     let report = scanned(&framed(json, &[7; 11])).expect("scans");
     assert_eq!((report.gaps, report.trailing_bytes, report.padding), (0, 0, HeaderPadding::None));
@@ -77,8 +77,8 @@ fn tensors_below_an_alignment_are_not_misaligned() {
     let json = br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}"#;
     let mut header = json.to_vec();
     header.resize(128 - 8, b' ');
-    let folder = folder();
-    let path = folder.path().join("x.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("x.safetensors");
     fs::write(&path, framed(&header, &[1; 16])).expect("writes");
     for (alignment, below) in [(8, 0), (16, 1), (128, 1), (256, 2)] {
         let report = scan(&path, &ScanOptions { alignment }).expect("scans");
@@ -102,8 +102,8 @@ fn bytes_read() -> u64 {
 #[test]
 fn only_the_header_of_50_gib_is_read() {
     const DATA: u64 = 50 << 30;
-    let folder = folder();
-    let path = folder.path().join("huge.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("huge.safetensors");
     let json = format!(r#"{{"a":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{DATA}]}}}}"#, DATA / 4);
     let file = File::create(&path).expect("creates");
     file.set_len(8 + json.len() as u64 + DATA).expect("a sparse file");
@@ -117,7 +117,7 @@ fn only_the_header_of_50_gib_is_read() {
     assert_eq!((report.misaligned_tensors, report.misaligned_bytes), (1, DATA));
     let header = 8 + json.len() as u64;
     assert!((header..header + 16).contains(&read), "{read} bytes were read for a header of {header}");
-    // The control: the counter counts what is read.
+    // Control: the counter counts what is read.
     let before = bytes_read();
     file.read_exact_at(&mut vec![0; 1 << 20], header).expect_err("opened for writing only");
     File::open(&path).expect("opens").read_exact_at(&mut vec![0; 1 << 20], header).expect("reads");

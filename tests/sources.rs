@@ -6,7 +6,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use common::{Owned, bytes_of, folder, hostile, packed};
+use common::{Owned, bytes_of, hostile, packed, temporary_directory};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::map::{File, MapMode, OpenOptions, Origin};
@@ -21,8 +21,8 @@ fn check_content(file: &File) {
 
 #[test]
 fn a_model_inside_another_file_opens_at_any_offset() {
-    let folder = folder();
-    let (path, model) = (folder.path().join("archive"), packed(&hostile()));
+    let root = temporary_directory();
+    let (path, model) = (root.path().join("archive"), packed(&hostile()));
     for before in [0, 1, 7, 64, 4095, 4096, 10_001] {
         let content = [&vec![0xee; before][..], &model, b"after"].concat();
         fs::write(&path, content).expect("writes");
@@ -33,7 +33,7 @@ fn a_model_inside_another_file_opens_at_any_offset() {
             let file = File::open_descriptor(archive.as_fd(), offset, Some(len), &options).expect("opens");
             check_content(&file);
             assert_eq!((file.stats().file_size, file.stats().trailing_bytes, file.path()), (len, 0, None));
-            // Whoever reads through the descriptor finds the bytes at the offsets of the header.
+            // The bytes that are read through the descriptor are those at the offsets of the header.
             let (descriptor, start) = file.descriptor().expect("a descriptor");
             let reader = fs::File::from(descriptor.try_clone_to_owned().expect("dup"));
             let wide = file.get(file.find("wide").expect("is there")).expect("is there");
@@ -56,11 +56,11 @@ fn a_model_inside_another_file_opens_at_any_offset() {
 
 #[test]
 fn an_odd_offset_makes_aligned_tensors_misaligned() {
-    let folder = folder();
-    let path = folder.path().join("archive");
+    let root = temporary_directory();
+    let path = root.path().join("archive");
     let aligned = {
         let owned = [Owned::new("w", Dtype::F32, &[64])];
-        let path = folder.path().join("model");
+        let path = root.path().join("model");
         let tensors: Vec<_> = owned.iter().map(Owned::tensor).collect();
         safealign::writer::write_aligned(&path, &tensors, &[], Default::default()).expect("writes");
         fs::read(path).expect("reads")
@@ -75,9 +75,9 @@ fn an_odd_offset_makes_aligned_tensors_misaligned() {
 }
 
 #[test]
-fn a_descriptor_may_be_closed_and_is_a_regular_file() {
-    let folder = folder();
-    let path = folder.path().join("x");
+fn a_descriptor_may_be_closed_and_must_be_a_regular_file() {
+    let root = temporary_directory();
+    let path = root.path().join("x");
     fs::write(&path, packed(&hostile())).expect("writes");
     let file = {
         let descriptor = fs::File::open(&path).expect("opens");
@@ -85,7 +85,7 @@ fn a_descriptor_may_be_closed_and_is_a_regular_file() {
     };
     fs::remove_file(&path).expect("removes");
     check_content(&file);
-    let directory = fs::File::open(folder.path()).expect("opens");
+    let directory = fs::File::open(root.path()).expect("opens");
     let error = File::open_descriptor(directory.as_fd(), 0, None, &OpenOptions::default()).err().expect("a directory");
     assert_eq!(error.status(), Status::Io);
     assert_eq!(file.is_current().expect_err("no path").status(), Status::InvalidArgument);
@@ -112,9 +112,9 @@ fn bytes_in_memory_open_like_a_file() {
 }
 
 #[test]
-fn a_descriptor_is_that_of_the_mapped_file_or_an_error() {
-    let folder = folder();
-    let path = folder.path().join("x");
+fn the_descriptor_of_a_replaced_file_is_an_error() {
+    let root = temporary_directory();
+    let path = root.path().join("x");
     fs::write(&path, packed(&hostile())).expect("writes");
     let open = || File::open(&path, &OpenOptions::default()).expect("opens");
     let (file, early) = (open(), open());
@@ -123,16 +123,16 @@ fn a_descriptor_is_that_of_the_mapped_file_or_an_error() {
         fs::File::from(owned).metadata().expect("stat").ino()
     };
     let before = inode(&early);
-    fs::copy(&path, folder.path().join("new")).expect("copies");
-    fs::rename(folder.path().join("new"), &path).expect("renames");
+    fs::copy(&path, root.path().join("new")).expect("copies");
+    fs::rename(root.path().join("new"), &path).expect("renames");
     assert_eq!(file.descriptor().expect_err("another file").status(), Status::Changed);
     assert_eq!(inode(&early), before);
 }
 
 #[test]
 fn a_file_is_current_until_its_path_names_another_one() {
-    let folder = folder();
-    let (path, new) = (folder.path().join("x"), folder.path().join("new"));
+    let root = temporary_directory();
+    let (path, new) = (root.path().join("x"), root.path().join("new"));
     fs::write(&path, packed(&hostile())).expect("writes");
     let open = || File::open(&path, &OpenOptions::default()).expect("opens");
     let file = open();

@@ -1,4 +1,4 @@
-//! Writing: what comes out, and that nothing is lost whatever happens.
+//! Writing: the files that are written, and that the old file stays if a call fails.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use common::{Owned, folder, hostile};
+use common::{Owned, hostile, temporary_directory};
 use safealign::dtype::Dtype;
 use safealign::error::Status;
 use safealign::layout::{Layout, LayoutOptions, TensorSpec};
@@ -34,22 +34,22 @@ fn assert_holds(path: &Path, owned: &[Owned]) -> File {
     file
 }
 
-/// Nothing but these names: no draft is left behind.
-fn assert_only(folder: &Path, names: &[&str]) {
+/// The directory has exactly these entries: no temporary file is left.
+fn assert_only(directory: &Path, names: &[&str]) {
     let mut found: Vec<_> =
-        fs::read_dir(folder).expect("lists").map(|entry| entry.expect("an entry").file_name()).collect();
+        fs::read_dir(directory).expect("lists").map(|entry| entry.expect("an entry").file_name()).collect();
     found.sort();
     assert_eq!(found, names);
 }
 
 #[test]
 fn every_tensor_shares_the_mapping() {
-    let folder = folder();
+    let root = temporary_directory();
     let owned = hostile();
     for (layout, alignment) in
         [(Layout::Compact, 64), (Layout::Compact, 8), (Layout::Padded, 8), (Layout::Padded, 4096)]
     {
-        let path = folder.path().join("m.safetensors");
+        let path = root.path().join("m.safetensors");
         let options = WriteOptions { layout: LayoutOptions { layout, alignment }, ..WriteOptions::default() };
         let report = write_aligned(&path, &tensors(&owned), &[], options).expect("writes");
         let file = assert_holds(&path, &owned);
@@ -70,8 +70,8 @@ fn every_tensor_shares_the_mapping() {
             }
         );
     }
-    // The control: the same tensors as others write them.
-    let path = folder.path().join("packed.safetensors");
+    // Control: the same tensors, written without alignment.
+    let path = root.path().join("packed.safetensors");
     fs::write(&path, common::packed(&owned)).expect("writes");
     let file = assert_holds(&path, &owned);
     let stats = file.stats();
@@ -80,9 +80,9 @@ fn every_tensor_shares_the_mapping() {
 }
 
 #[test]
-fn nothing_and_only_metadata_can_be_written() {
-    let folder = folder();
-    let path = folder.path().join("empty.safetensors");
+fn files_without_tensors_can_be_written() {
+    let root = temporary_directory();
+    let path = root.path().join("empty.safetensors");
     write_aligned(&path, &[], &[], WriteOptions::default()).expect("writes");
     assert_eq!(fs::metadata(&path).expect("stat").len(), 64);
     write_aligned(&path, &[], &[("a", "b\0c"), ("", "")], WriteOptions::default()).expect("writes");
@@ -93,10 +93,10 @@ fn nothing_and_only_metadata_can_be_written() {
 
 #[test]
 fn the_mode_of_a_replaced_file_is_kept_and_a_new_file_follows_the_umask() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
-    // What the umask makes of a new file, seen on one made by other means.
-    let other = folder.path().join("other");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
+    // A file created by other means has the mode that the umask gives.
+    let other = root.path().join("other");
     fs::File::create(&other).expect("creates");
     let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
     write(&path, &hostile());
@@ -106,31 +106,31 @@ fn the_mode_of_a_replaced_file_is_kept_and_a_new_file_follows_the_umask() {
         write(&path, &hostile());
         assert_eq!(mode(&path), kept);
     }
-    assert_only(folder.path(), &["m.safetensors", "other"]);
+    assert_only(root.path(), &["m.safetensors", "other"]);
 }
 
 #[test]
-fn a_symbolic_link_is_replaced_and_what_it_points_to_stays() {
-    let folder = folder();
-    let (blob, link) = (folder.path().join("blob"), folder.path().join("m.safetensors"));
+fn a_symbolic_link_is_replaced_and_its_target_stays() {
+    let root = temporary_directory();
+    let (blob, link) = (root.path().join("blob"), root.path().join("m.safetensors"));
     fs::write(&blob, "a blob named by its hash").expect("writes");
     symlink(&blob, &link).expect("links");
     write(&link, &hostile());
     assert!(!fs::symlink_metadata(&link).expect("stat").is_symlink());
     assert_eq!(fs::read_to_string(&blob).expect("reads"), "a blob named by its hash");
-    symlink(folder.path().join("nowhere"), folder.path().join("dangling")).expect("links");
-    write(&folder.path().join("dangling"), &hostile());
-    assert_holds(&folder.path().join("dangling"), &hostile());
+    symlink(root.path().join("nowhere"), root.path().join("dangling")).expect("links");
+    write(&root.path().join("dangling"), &hostile());
+    assert_holds(&root.path().join("dangling"), &hostile());
 }
 
 #[test]
-fn what_is_no_regular_file_is_an_error_at_once() {
-    let folder = folder();
-    let (fifo, directory) = (folder.path().join("fifo.safetensors"), folder.path().join("dir.safetensors"));
+fn files_that_are_not_regular_are_refused() {
+    let root = temporary_directory();
+    let (fifo, directory) = (root.path().join("fifo.safetensors"), root.path().join("dir.safetensors"));
     fs::create_dir(&directory).expect("mkdir");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
     assert!(made.success());
-    let socket = folder.path().join("socket.safetensors");
+    let socket = root.path().join("socket.safetensors");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("binds");
     for (path, what) in
         [(&*fifo, "a FIFO"), (&*directory, "a directory"), (&*socket, "a socket"), (Path::new("/dev/zero"), "a device")]
@@ -142,20 +142,20 @@ fn what_is_no_regular_file_is_an_error_at_once() {
             assert!(error.to_string().contains(what) && error.path() == Some(path), "{error}");
         }
     }
-    for path in ["", "/", "..", "no such folder/m.safetensors", "a\0b"] {
+    for path in ["", "/", "..", "no such directory/m.safetensors", "a\0b"] {
         let error = write_aligned(Path::new(path), &[], &[], WriteOptions::default()).expect_err(path);
         assert!(matches!(error.status(), Status::InvalidArgument | Status::Io), "{path}: {error}");
     }
-    let trailing = format!("{}/new/", folder.path().display());
+    let trailing = format!("{}/new/", root.path().display());
     let error = write_aligned(Path::new(&trailing), &[], &[], WriteOptions::default()).expect_err("a slash");
     assert_eq!(error.status(), Status::InvalidArgument);
-    assert_only(folder.path(), &["dir.safetensors", "fifo.safetensors", "socket.safetensors"]);
+    assert_only(root.path(), &["dir.safetensors", "fifo.safetensors", "socket.safetensors"]);
 }
 
 #[test]
 fn a_cancelled_write_leaves_the_old_file_and_nothing_else() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     write(&path, &hostile());
     let before = fs::read(&path).expect("reads");
     let large = [Owned::new("large", Dtype::U8, &[40 << 20])];
@@ -169,8 +169,8 @@ fn a_cancelled_write_leaves_the_old_file_and_nothing_else() {
     assert_eq!(error.status(), Status::Cancelled);
     assert!(seen[0].0 < seen[1].0 && seen[1].0 < seen[1].1, "{seen:?}");
     assert_eq!(fs::read(&path).expect("reads"), before);
-    assert_only(folder.path(), &["m.safetensors"]);
-    // The control: not cancelled, the progress reaches the size and the file is the new one.
+    assert_only(root.path(), &["m.safetensors"]);
+    // Control: not cancelled, the progress reaches the file size and the file is replaced.
     let mut seen = Vec::new();
     let mut progress = |done, total| {
         seen.push((done, total));
@@ -185,14 +185,14 @@ fn a_cancelled_write_leaves_the_old_file_and_nothing_else() {
 
 #[test]
 fn a_file_may_be_saved_over_while_it_is_mapped() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let owned = hostile();
     write(&path, &owned);
     let file = File::open(&path, &OpenOptions::default()).expect("opens");
     let wide = file.map("wide").expect("maps");
     let (from_itself, mut other) = (common::bytes_of(&wide), Owned::new("wide", Dtype::F32, &[16, 16]));
-    // Saved from its own mapping, and then with other bytes.
+    // Saved from its own mapping, then with other bytes.
     let tensor = Tensor { name: "wide", dtype: Dtype::F32, shape: &[16, 16], data: from_itself };
     write_aligned(&path, &[tensor], &[], WriteOptions::default()).expect("writes");
     other.data.fill(7);
@@ -204,9 +204,9 @@ fn a_file_may_be_saved_over_while_it_is_mapped() {
 }
 
 #[test]
-fn buffers_may_overlap_and_stand_at_any_address() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+fn buffers_may_overlap_and_have_any_address() {
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let buffer = common::bytes(4096 + 16, 5);
     let names: Vec<String> = (0..16).map(|number| format!("t{number}")).collect();
     let tensors: Vec<Tensor> = names
@@ -222,9 +222,9 @@ fn buffers_may_overlap_and_stand_at_any_address() {
 }
 
 #[test]
-fn pieces_come_in_any_order_and_from_any_thread() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+fn pieces_are_written_in_any_order_and_on_any_thread() {
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let owned = hostile();
     let specs: Vec<TensorSpec> = owned.iter().map(|tensor| tensor.tensor().spec()).collect();
     for layout in [Layout::Compact, Layout::Padded] {
@@ -261,9 +261,9 @@ fn pieces_come_in_any_order_and_from_any_thread() {
 }
 
 #[test]
-fn a_missing_byte_is_named_and_can_still_be_put() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+fn a_missing_byte_is_named_and_can_be_written_later() {
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let (ten, data) = (TensorSpec { name: "ten", dtype: Dtype::U8, shape: &[10], nbytes: 10 }, common::bytes(10, 1));
     let mut writer = Writer::open(&path, &[ten], &[], WriterOptions::default()).expect("opens");
     let missing = |writer: &mut Writer| {
@@ -277,7 +277,7 @@ fn a_missing_byte_is_named_and_can_still_be_put() {
     };
     assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 10 of its 10 are missing");
     writer.put_at(0, 6, &data[6..]).expect("puts");
-    // Twice the same piece is not two pieces.
+    // A piece that is written twice is counted once.
     writer.put_at(0, 6, &data[6..]).expect("puts");
     writer.put_at(0, 2, &[]).expect("puts");
     assert_eq!(missing(&mut writer), "tensor `ten`: bytes 0 to 6 of its 10 are missing");
@@ -301,18 +301,18 @@ fn a_missing_byte_is_named_and_can_still_be_put() {
 
 #[test]
 fn a_dropped_writer_leaves_nothing() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let specs = [TensorSpec { name: "w", dtype: Dtype::U8, shape: &[10], nbytes: 10 }];
     let writer = Writer::open(&path, &specs, &[], WriterOptions::default()).expect("opens");
     writer.put(0, &[1; 10]).expect("puts");
     drop(writer);
-    assert_only(folder.path(), &[]);
+    assert_only(root.path(), &[]);
 }
 
 #[test]
-fn finish_replaces_what_the_path_is_by_then() {
-    let folder = folder();
+fn finish_checks_the_file_that_is_replaced() {
+    let root = temporary_directory();
     let specs = [TensorSpec { name: "w", dtype: Dtype::U8, shape: &[3], nbytes: 3 }];
     let open = |path: &Path| {
         let writer = Writer::open(path, &specs, &[], WriterOptions::default()).expect("opens");
@@ -320,7 +320,7 @@ fn finish_replaces_what_the_path_is_by_then() {
         writer
     };
     // A private file that was created after the writer was opened: its mode is kept.
-    let private = folder.path().join("private.safetensors");
+    let private = root.path().join("private.safetensors");
     let mut writer = open(&private);
     fs::write(&private, "private").expect("writes");
     fs::set_permissions(&private, Permissions::from_mode(0o600)).expect("chmod");
@@ -328,19 +328,19 @@ fn finish_replaces_what_the_path_is_by_then() {
     assert_eq!(fs::metadata(&private).expect("stat").mode() & 0o7777, 0o600);
     assert!(File::open(&private, &OpenOptions::default()).is_ok());
     // A directory stays.
-    let directory = folder.path().join("directory.safetensors");
+    let directory = root.path().join("directory.safetensors");
     let mut writer = open(&directory);
     fs::create_dir(&directory).expect("creates");
     assert_eq!(writer.finish().expect_err("is a directory").status(), Status::Io);
     drop(writer);
-    assert_only(folder.path(), &["directory.safetensors", "private.safetensors"]);
+    assert_only(root.path(), &["directory.safetensors", "private.safetensors"]);
     assert!(directory.is_dir());
 }
 
 #[test]
 fn copy_on_write_leaves_the_file_as_it_is() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     write(&path, &hostile());
     let before = fs::read(&path).expect("reads");
     let options = OpenOptions { map: MapMode::CopyOnWrite, ..OpenOptions::default() };
@@ -349,9 +349,9 @@ fn copy_on_write_leaves_the_file_as_it_is() {
     assert_eq!(view.origin(), Origin::Mapped);
     let (_, len) = view.span();
     let start = view.writable().expect("copy-on-write");
-    // SAFETY: the mapping is private and writable, the span lies in it, and nothing else looks at it meanwhile.
+    // SAFETY: the mapping is private and writable, the span lies in it, and nothing else accesses it.
     unsafe { start.write_bytes(0xab, len) };
-    // What was written is this process's only copy: it must not be dropped.
+    // The written pages are the only copy of their content and must not be dropped.
     view.advise(Advice::DoNotNeed).expect("advises");
     assert_eq!(common::bytes_of(&view), vec![0xab; len]);
     assert_eq!(common::bytes_of(&file.map("wide").expect("maps")), vec![0xab; len]);
@@ -374,8 +374,8 @@ fn copy_on_write_leaves_the_file_as_it_is() {
 
 #[test]
 fn advice_changes_no_byte() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let owned = hostile();
     fs::write(&path, common::packed(&owned)).expect("writes");
     let file = File::open(&path, &OpenOptions::default()).expect("opens");
@@ -389,9 +389,9 @@ fn advice_changes_no_byte() {
 }
 
 #[test]
-fn a_copy_is_shared_by_the_views_that_exist_and_goes_with_the_last() {
-    let folder = folder();
-    let path = folder.path().join("m.safetensors");
+fn a_copy_is_shared_by_its_views_and_counted_once() {
+    let root = temporary_directory();
+    let path = root.path().join("m.safetensors");
     let owned = hostile();
     fs::write(&path, common::packed(&owned)).expect("writes");
     let file = File::open(&path, &OpenOptions::default()).expect("opens");
@@ -401,7 +401,7 @@ fn a_copy_is_shared_by_the_views_that_exist_and_goes_with_the_last() {
     let (one, two) = (file.map_at(index).expect("maps"), file.map_at(index).expect("maps"));
     assert_eq!(one.span(), two.span());
     let expected = common::bytes_of(&one).to_vec();
-    // Made again after its last view, it is counted once.
+    // Released with its last view and made again, it is counted once.
     drop((one, two));
     assert_eq!(common::bytes_of(&file.map_at(index).expect("maps")), expected);
     assert_eq!((copied, file.stats().tensors_copied, file.stats().bytes_copied), (1, 1, expected.len() as u64));
@@ -410,13 +410,13 @@ fn a_copy_is_shared_by_the_views_that_exist_and_goes_with_the_last() {
     assert_eq!(common::bytes_of(&last), expected);
 }
 
-/// Past 4 GiB: 32-bit sizes would wrap, and one `write` takes no more than 2 GiB.
+/// Above 4 GiB 32-bit sizes overflow, and one `write` transfers at most 2 GiB.
 #[test]
-fn files_over_four_gib_are_written_whole() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on the disk");
-    let path = folder.path().join("large.safetensors");
+fn files_over_four_gib_are_written_completely() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on the disk");
+    let path = root.path().join("large.safetensors");
     let len = (4 << 30) + 12_345;
-    // Untouched pages of anonymous memory take no room, so this costs only the marks at both ends.
+    // Only the first and the last page are touched and use memory.
     let mut large = memmap2::MmapMut::map_anon(len).expect("maps");
     (large[0], large[len - 1]) = (1, 2);
     let small = common::bytes(1000, 3);
@@ -433,11 +433,11 @@ fn files_over_four_gib_are_written_whole() {
     assert_eq!(common::bytes_of(&file.map("small").expect("maps")), small);
 }
 
-/// Past the page cache, through staging buffers: every byte where it belongs, at sizes around a buffer's and a block's.
+/// Direct I/O through staging buffers: every byte is at its offset, for sizes around those of a buffer and of a block.
 #[test]
-fn large_durable_files_are_written_whole() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on the disk");
-    let path = folder.path().join("large.safetensors");
+fn large_durable_files_are_written_completely() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on the disk");
+    let path = root.path().join("large.safetensors");
     let large = common::bytes(8 << 20, 9).repeat(65);
     let sizes = [8 << 20, 4096, 1, (8 << 20) - 64, 4095, 12_345_678, 500 << 20];
     let names: Vec<String> = sizes.iter().map(|size| format!("{size} bytes")).collect();
@@ -469,5 +469,5 @@ fn large_durable_files_are_written_whole() {
     let error = write_aligned(&path, &tensors, &[], options).expect_err("cancelled");
     assert_eq!(error.status(), Status::Cancelled);
     assert_eq!(fs::metadata(&path).expect("stat").ino(), before);
-    assert_only(folder.path(), &["large.safetensors"]);
+    assert_only(root.path(), &["large.safetensors"]);
 }

@@ -1,9 +1,9 @@
 // The steps of scripts/mlx_table.sh, each a process of its own:
 //
-//     mlx_table write FOLDER           27 files with 2,999 tensors, by MLX's own save function
+//     mlx_table write DIRECTORY           27 files with 2,999 tensors, by MLX's own save function
 //     mlx_table align FROM TO          the same files through sa_write_aligned
-//     mlx_table evict FOLDER           out of the page cache
-//     mlx_table load mlx|safealign FOLDER
+//     mlx_table evict DIRECTORY           out of the page cache
+//     mlx_table load mlx|safealign DIRECTORY
 //         loads all, touches every byte, and prints: tensors, those of them that share a mapping, growth of anonymous memory
 //         in KiB, minor and major faults, milliseconds until loaded and until touched, bytes, and a sum over the bytes
 
@@ -32,9 +32,9 @@ namespace {
 constexpr int files = 27;
 constexpr int tensors = 2999;
 
-std::vector<std::filesystem::path> files_in(const std::string& folder) {
+std::vector<std::filesystem::path> files_in(const std::string& directory) {
     std::vector<std::filesystem::path> out;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
         if (entry.path().extension() == ".safetensors") {
             out.push_back(entry.path());
         }
@@ -76,8 +76,8 @@ mx::array filled(const Kind& kind) {
     return mx::reshape(mx::view(words, kind.dtype), kind.shape);
 }
 
-void write(const std::string& folder) {
-    std::filesystem::create_directories(folder);
+void write(const std::string& directory) {
+    std::filesystem::create_directories(directory);
     constexpr int kind_count = sizeof kinds / sizeof *kinds;
     int number = 0;
     for (int file = 0; file < files; ++file) {
@@ -88,7 +88,7 @@ void write(const std::string& folder) {
         }
         char name[64];
         std::snprintf(name, sizeof name, "/model-%05d-of-%05d.safetensors", file + 1, files);
-        mx::save_safetensors(folder + name, arrays, {{"format", "mlx"}});
+        mx::save_safetensors(directory + name, arrays, {{"format", "mlx"}});
     }
 }
 
@@ -113,8 +113,8 @@ void align(const std::string& from, const std::string& to) {
     }
 }
 
-void evict(const std::string& folder) {
-    for (const auto& path : files_in(folder)) {
+void evict(const std::string& directory) {
+    for (const auto& path : files_in(directory)) {
         const int file = open(path.c_str(), O_RDONLY);
         fsync(file);
         posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
@@ -150,9 +150,9 @@ std::uint64_t touched(const mx::array& array) {
     return sum;
 }
 
-void load(bool by_mlx, const std::string& folder) {
+void load(bool by_mlx, const std::string& directory) {
     mx::eval(mx::zeros({1}));  // threads that are there once
-    const std::vector<std::filesystem::path> paths = files_in(folder);
+    const std::vector<std::filesystem::path> paths = files_in(directory);
     rusage before{};
     getrusage(RUSAGE_SELF, &before);
     const std::int64_t anonymous = anonymous_kib();

@@ -1,4 +1,4 @@
-// MLX, told what to do a line at a time; answers with nanoseconds, or KiB of anonymous memory.
+// Runs MLX: reads one command per line, and prints nanoseconds, or KiB of anonymous memory.
 
 #include <mlx/mlx.h>
 
@@ -63,7 +63,7 @@ static std::uint64_t touch(const std::string& path) {
 int main() {
     Arrays arrays;
     for (std::string line; std::getline(std::cin, line);) {
-        // Let go of before the clock starts.
+        // Released before the clock starts.
         std::optional<mx::SafetensorsLoad> loaded;
         std::istringstream words(line);
         std::string command, path;

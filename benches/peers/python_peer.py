@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Python's safetensors, told what to do a line at a time; answers with nanoseconds, or KiB of anonymous memory."""
+"""Runs Python's safetensors: reads one command per line, and prints nanoseconds, or KiB of anonymous memory."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-//! What the machine can do at best: the plain way, with no format at all.
+//! The best that the machine can do: plain I/O without a format.
 
 use std::fs::File;
 use std::io::{self, Write};

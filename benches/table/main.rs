@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 /// What to run, from the command line and the environment.
 pub struct Settings {
-    /// A folder in memory.
+    /// A directory in memory.
     pub memory: PathBuf,
-    /// A folder on the disk.
+    /// A directory on the disk.
     pub disk: PathBuf,
     pub turns: usize,
     /// Runs only rows whose name contains this.
@@ -31,12 +31,12 @@ fn main() {
     if let Some(("--memory", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return memory::child(rest);
     }
-    let folder = |variable: &str, default: &str| {
+    let directory = |variable: &str, default: &str| {
         let root = std::env::var_os(variable).map_or_else(|| PathBuf::from(default), PathBuf::from);
-        tempfile::Builder::new().prefix("safealign-bench-").tempdir_in(root).expect("a folder for the files")
+        tempfile::Builder::new().prefix("safealign-bench-").tempdir_in(root).expect("a directory for the files")
     };
-    let memory = folder("SAFEALIGN_BENCH_MEMORY", "/dev/shm");
-    let disk = folder("SAFEALIGN_BENCH_DISK", env!("CARGO_TARGET_TMPDIR"));
+    let memory = directory("SAFEALIGN_BENCH_MEMORY", "/dev/shm");
+    let disk = directory("SAFEALIGN_BENCH_DISK", env!("CARGO_TARGET_TMPDIR"));
     let turns = std::env::var("SAFEALIGN_BENCH_TURNS").ok().and_then(|turns| turns.parse().ok()).unwrap_or(7);
     let settings = Settings {
         memory: memory.path().to_owned(),

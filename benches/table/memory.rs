@@ -19,7 +19,7 @@ fn anonymous() -> u64 {
     kib("smaps_rollup", "Anonymous")
 }
 
-/// Runs this program again to do that to a file, and returns the KiB that it says.
+/// Runs this program again to measure a piece of work on a file, and returns the KiB that it prints.
 pub fn measure(what: &str, path: &Path) -> u64 {
     let program = std::env::current_exe().expect("this program");
     let output = Command::new(program).arg("--memory").arg(what).arg(path).output().expect("runs");

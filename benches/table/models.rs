@@ -1,4 +1,4 @@
-//! The three models that the rows speak of.
+//! The three models of the rows.
 
 use safealign::dtype::Dtype;
 use safealign::writer::Tensor;

@@ -1,12 +1,12 @@
-//! Other libraries. Those that are not Rust run as programs of their own that wait for a line, do it, and answer with
-//! the nanoseconds that it took by their own clock.
+//! Other libraries. Those that are not Rust run as separate programs that read one command per line, run it, and print
+//! its time in nanoseconds by their own clock.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A program that does as it is told.
+/// A program that runs commands.
 pub struct Peer {
     pub name: String,
     child: Child,
@@ -41,14 +41,14 @@ impl Drop for Peer {
     }
 }
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers")
 }
 
 /// Python's `safetensors`, in the Python that `scripts/bench.sh` made.
 pub fn python() -> Option<Peer> {
     let mut command = Command::new(std::env::var_os("SAFEALIGN_BENCH_PYTHON")?);
-    command.arg(folder().join("python_peer.py"));
+    command.arg(directory().join("python_peer.py"));
     Peer::start("Python safetensors", command)
 }
 

@@ -14,7 +14,7 @@ use crate::floors::{self, timed};
 use crate::models::Model;
 use crate::{Settings, memory, peers};
 
-/// What a row says of one contender.
+/// The result of one contender in a row.
 pub struct Entry {
     pub name: String,
     /// One figure a turn, in the row's unit.
@@ -89,14 +89,21 @@ fn write_crate(path: &Path, tensors: &[Tensor], sync: bool) -> f64 {
     }))
 }
 
-fn write_row(settings: &Settings, name: &str, model: &Model, folder: &Path, durable: bool, goal: f64) -> Option<Row> {
+fn write_row(
+    settings: &Settings,
+    name: &str,
+    model: &Model,
+    directory: &Path,
+    durable: bool,
+    goal: f64,
+) -> Option<Row> {
     let tensors = model.tensors();
-    let path = |who: &str| folder.join(format!("write-{who}.safetensors"));
-    let recipe = folder.join("recipe");
+    let path = |who: &str| directory.join(format!("write-{who}.safetensors"));
+    let recipe = directory.join("recipe");
     fs::write(&recipe, model.recipe()).expect("writes");
     let durability = if durable { Durability::Durable } else { Durability::NotDurable };
     let fresh = |path: PathBuf| {
-        // Every turn makes the file anew: writing over old pages would be another kind of work.
+        // Each turn creates a new file: writing over old pages would be different work.
         let _ = fs::remove_file(&path);
         path
     };
@@ -127,7 +134,7 @@ fn write_row(settings: &Settings, name: &str, model: &Model, folder: &Path, dura
         ));
     }
     let row = row(settings, name, "ms", Goal::Ratio(goal), contenders);
-    for entry in fs::read_dir(folder).expect("lists").flatten() {
+    for entry in fs::read_dir(directory).expect("lists").flatten() {
         let _ = fs::remove_file(entry.path());
     }
     row
@@ -196,9 +203,9 @@ fn repair_row(settings: &Settings, name: &str, path: &Path, compare: bool, goal:
     row(settings, name, "ms", Goal::Ratio(goal), contenders)
 }
 
-fn scan_row(settings: &Settings, folder: &Path) -> Option<Row> {
+fn scan_row(settings: &Settings, directory: &Path) -> Option<Row> {
     let model = Model::experts(95, 1);
-    let paths: Vec<PathBuf> = (0..500).map(|number| folder.join(format!("{number:03}.safetensors"))).collect();
+    let paths: Vec<PathBuf> = (0..500).map(|number| directory.join(format!("{number:03}.safetensors"))).collect();
     let plan = write_aligned(&paths[0], &model.tensors(), &[], WriteOptions::default()).expect("writes");
     for path in &paths[1..] {
         fs::copy(&paths[0], path).expect("copies");
@@ -218,7 +225,7 @@ fn scan_row(settings: &Settings, folder: &Path) -> Option<Row> {
         }),
     ];
     if let Some(mut peer) = peers::python() {
-        contenders.push((peer.name.clone(), Box::new(move || millis(peer.time("scan", folder)))));
+        contenders.push((peer.name.clone(), Box::new(move || millis(peer.time("scan", directory)))));
     }
     let name = format!("scan 500 warm shards, {} KB headers, one thread", header / 1000);
     row(settings, &name, "ms", Goal::Figure(25.0), contenders)
@@ -336,17 +343,17 @@ pub fn run(settings: &Settings) -> Vec<Row> {
         rows.extend(memory_row(settings, "anonymous memory after touching every tensor, a", &path, 0.3));
         fs::remove_file(path).expect("removes");
     }
-    rows.extend(scan_row(settings, &folder_in(tmp, "shards")));
+    rows.extend(scan_row(settings, &directory_in(tmp, "shards")));
     rows
 }
 
-fn folder_in(parent: &Path, name: &str) -> PathBuf {
+fn directory_in(parent: &Path, name: &str) -> PathBuf {
     let path = parent.join(name);
-    fs::create_dir_all(&path).expect("a folder");
+    fs::create_dir_all(&path).expect("a directory");
     path
 }
 
-/// A model as writers write it that do not align.
+/// A model written without alignment.
 fn packed(model: &Model) -> Vec<u8> {
     let mut header = String::from("{");
     let mut at = 0;

@@ -140,7 +140,7 @@ fn every_bundle_has_its_outcome() {
 }
 
 #[test]
-fn shards_without_an_index_are_told_by_their_names() {
+fn shards_without_an_index_are_grouped_by_name() {
     let root = temporary_directory();
     let path = |name: &str| root.path().join(name);
     write(&path("m/x-00001-of-00004.safetensors"), &bytes(&["a"]));

@@ -1,7 +1,7 @@
 // The adapter with the real MLX: what it saves it loads, without a copy, and as MLX would.
 //
 //     adapter            checks, and leaves files for readers.py in samples/
-//     adapter dump FILE  loads a file and prints what came, for stock_files.py
+//     adapter dump FILE  loads a file and prints its arrays, for stock_files.py
 
 #include "../check.h"
 #include "arrays.hpp"
@@ -29,7 +29,7 @@ using LoadFile = mx::SafetensorsLoad (*)(const std::string&, mx::StreamOrDevice)
 [[maybe_unused]] constexpr SaveToWriter own_save_to_writer = &mx::save_safetensors;
 [[maybe_unused]] constexpr LoadFile own_load_file = &mx::load_safetensors;
 
-/// A writer that can do nothing but go on, as a pipe.
+/// A writer that cannot seek, like a pipe.
 class Pipe : public mx::io::Writer {
 public:
     bool is_open() const override { return open_; }
@@ -208,8 +208,8 @@ void errors() {
     CHECK_EQ(save("doubles", {{"weight", doubles}, {"a", mx::array(1)}}),
              "[save_safetensors] received invalid dtype float64 for array 'weight'.");
     CHECK_EQ(access("doubles.safetensors", F_OK), -1);
-    CHECK(contains(save("missing/folder", {{"a", mx::array(1)}}),
-                   "[save_safetensors] Failed to open file missing/folder.safetensors"));
+    CHECK(contains(save("missing/directory", {{"a", mx::array(1)}}),
+                   "[save_safetensors] Failed to open file missing/directory.safetensors"));
     CHECK(contains(save("nul", {{std::string("a\0b", 3), mx::array(1)}}), "[save_safetensors] "));
     CHECK(contains(save("reserved", {{"__metadata__", mx::array(1)}}), "[save_safetensors] "));
     CHECK(contains(load("absent.safetensors"), "[load_safetensors] Failed to open file absent.safetensors"));
@@ -222,7 +222,7 @@ void errors() {
     CHECK(safealign::write_aligned("wide.safetensors", {wide.tensor()}).has_value());
     CHECK(contains(load("wide.safetensors"), "Tensor 'wide' has a dimension of 2147483648"));
 
-    // A writer that breaks off: what it throws comes out as it is.
+    // A writer that throws: the exception is passed on unchanged.
     auto pipe = std::make_shared<Pipe>();
     pipe->limit = 100;
     CHECK_EQ(error_of([&] { safealign::mlx::save_safetensors(pipe, {{"a", counted({100}, mx::float32)}}); }),
@@ -240,7 +240,7 @@ void errors() {
 
 bool is_open(const std::string& file) {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-        std::error_code gone;  // as the handle of the folder itself
+        std::error_code gone;  // as the handle of the directory itself
         if (std::filesystem::read_symlink(entry.path(), gone).filename() == file) {
             return true;
         }
@@ -307,7 +307,7 @@ void outliving() {
     CHECK(same(safealign::mlx::load_safetensors("same.safetensors", {}, report).first, before));
     CHECK_EQ(report.copied, 0u);
 
-    // A mapping goes with its last array.
+    // A mapping is released with its last array.
     loaded.clear();
     const std::string mapped = samples::read_file("/proc/self/maps");
     CHECK(mapped.find("same.safetensors") == std::string::npos);

@@ -25,7 +25,7 @@ inline const std::vector<mx::Dtype> dtypes = {
     mx::int32, mx::int64, mx::float16, mx::bfloat16, mx::float32, mx::complex64,
 };
 
-/// The name that the format has for a dtype of MLX's: told here a second time, to hold the adapter to it.
+/// The format's name for a dtype of MLX. Repeated here, so that the tests do not depend on the adapter for it.
 inline std::string format_name(mx::Dtype dtype) {
     switch (dtype.val()) {
         case mx::Dtype::Val::bool_:

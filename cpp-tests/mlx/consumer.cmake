@@ -1,4 +1,4 @@
-# Configures, builds and runs consumer/. PREFIX has the folders of safealign and of MLX, with a bar between.
+# Configures, builds and runs consumer/. PREFIX has the directories of safealign and of MLX, with a bar between.
 
 string(REPLACE "|" ";" prefix "${PREFIX}")
 file(REMOVE_RECURSE "${BUILD}")

@@ -1,4 +1,4 @@
-// MLX may write a result into the memory of an input that nobody needs any more. A mapped file must survive that.
+// MLX may write a result into the memory of an input that is not used any more. A mapped file must not change.
 //
 //     donation                checks
 //     donation sealed FILE    the control: the same with the mapping made read-only, which MLX 0.31 faults on

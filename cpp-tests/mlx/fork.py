@@ -1,6 +1,6 @@
 """Follows the fork guide, and checks what it says about the files and the number of changed lines.
 
-    fork.py BEFORE AFTER SOURCES GUIDE FOLDER
+    fork.py BEFORE AFTER SOURCES GUIDE DIRECTORY
 
 BEFORE and AFTER are the programs of fork/before.cpp and fork/after.cpp.
 """
@@ -18,10 +18,10 @@ import safetensors
 from interpose import check, misaligned
 
 
-def saved_by(program, folder):
-    done = subprocess.run([program, folder], check=True, capture_output=True, text=True)
+def saved_by(program, directory):
+    done = subprocess.run([program, directory], check=True, capture_output=True, text=True)
     mapped = re.findall(r"(\d+) of (\d+) arrays are mapped", done.stdout)
-    return folder / "path.safetensors", folder / "writer.safetensors", [(int(of), int(all)) for of, all in mapped]
+    return directory / "path.safetensors", directory / "writer.safetensors", [(int(of), int(all)) for of, all in mapped]
 
 
 def tensors(path):
@@ -35,10 +35,10 @@ def raw(array):
 
 def main():
     mx.set_default_device(mx.cpu)
-    before, after, sources, guide, folder = (Path(argument) for argument in sys.argv[1:])
-    folder.mkdir(parents=True, exist_ok=True)
-    old_path, old_writer, old_mapped = saved_by(before, folder / "before")
-    new_path, new_writer, new_mapped = saved_by(after, folder / "after")
+    before, after, sources, guide, directory = (Path(argument) for argument in sys.argv[1:])
+    directory.mkdir(parents=True, exist_ok=True)
+    old_path, old_writer, old_mapped = saved_by(before, directory / "before")
+    new_path, new_writer, new_mapped = saved_by(after, directory / "after")
     for path in (old_path, old_writer):
         check(misaligned(path), path, "the control has no misaligned tensor")
     for path in (new_path, new_writer):

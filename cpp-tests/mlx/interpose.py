@@ -1,6 +1,6 @@
 """Unmodified Python MLX with the interposer in LD_PRELOAD, beside the same without it.
 
-    interpose.py INTERPOSER OTHER FOLDER READELF
+    interpose.py INTERPOSER OTHER DIRECTORY READELF
 
 OTHER is an interposer that was built for another version of MLX, or empty. What is compared runs in processes of its own, as
 `interpose.py role NAME ARGUMENTS`.
@@ -49,7 +49,7 @@ def weights(mx, rows=64):
     }
 
 
-def role_outputs(mx, folder, tag, source):
+def role_outputs(mx, directory, tag, source):
     """Saves as `tag` where that is the source too, loads what `source` saved, computes, and leaves the outputs' bytes."""
     import mlx.nn as nn
     import numpy as np
@@ -63,41 +63,41 @@ def role_outputs(mx, folder, tag, source):
         nn.quantize(made, group_size=64, bits=4, class_predicate=lambda _, m: isinstance(m, nn.Linear))
         return made
 
-    folder = Path(folder)
+    directory = Path(directory)
     mx.random.seed(7)
     layer = dict(zip(("w", "scales", "biases"), mx.quantize(mx.random.normal((96, 128)), group_size=64, bits=4)))
     x = mx.random.normal((5, 128))
     tokens = mx.random.randint(0, 50, (2, 9))
     if tag == source:
-        mx.save_safetensors(str(folder / f"layer-{tag}.safetensors"), layer, metadata={"by": tag})
-        model().save_weights(str(folder / f"model-{tag}.safetensors"))
-    loaded, metadata = mx.load(str(folder / f"layer-{source}.safetensors"), return_metadata=True)
+        mx.save_safetensors(str(directory / f"layer-{tag}.safetensors"), layer, metadata={"by": tag})
+        model().save_weights(str(directory / f"model-{tag}.safetensors"))
+    loaded, metadata = mx.load(str(directory / f"layer-{source}.safetensors"), return_metadata=True)
     assert metadata == {"by": source}, metadata
     outputs = [
         mx.quantized_matmul(x, loaded["w"], loaded["scales"], loaded["biases"], transpose=True, group_size=64, bits=4)
     ]
     fresh = model()
     fresh.update(tree_map(mx.zeros_like, fresh.parameters()))  # so that only the file can bring the right values
-    fresh.load_weights(str(folder / f"model-{source}.safetensors"))
+    fresh.load_weights(str(directory / f"model-{source}.safetensors"))
     outputs.append(fresh(tokens))
     outputs.append(mx.compile(lambda a: fresh(a) * 2 + 1)(tokens))
-    Path(folder / f"out-{tag}-from-{source}").write_bytes(b"".join(np.array(one).tobytes() for one in outputs))
+    Path(directory / f"out-{tag}-from-{source}").write_bytes(b"".join(np.array(one).tobytes() for one in outputs))
 
 
-def role_objects(mx, folder):
+def role_objects(mx, directory):
     """Saves to everything that Python can write to; each has to get what a file of that name gets."""
-    folder = Path(folder)
+    directory = Path(directory)
     arrays = weights(mx, rows=4096)  # 4 MiB: more than a pipe holds
-    mx.save_safetensors(str(folder / "path.safetensors"), arrays)
-    expected = (folder / "path.safetensors").read_bytes()
+    mx.save_safetensors(str(directory / "path.safetensors"), arrays)
+    expected = (directory / "path.safetensors").read_bytes()
 
     memory = io.BytesIO()
     mx.save_safetensors(memory, arrays)
     assert memory.getvalue() == expected, "BytesIO"
 
-    with open(folder / "file.safetensors", "wb") as file:
+    with open(directory / "file.safetensors", "wb") as file:
         mx.save_safetensors(file, arrays)
-    assert (folder / "file.safetensors").read_bytes() == expected, "file"
+    assert (directory / "file.safetensors").read_bytes() == expected, "file"
 
     for buffering in (0, -1):
         end, start = os.pipe()
@@ -111,15 +111,15 @@ def role_objects(mx, folder):
             thread.join()
         assert got == [expected], f"pipe, buffering {buffering}"
 
-    with open(folder / "cat.safetensors", "wb") as out:
+    with open(directory / "cat.safetensors", "wb") as out:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out) as cat:
             mx.save_safetensors(cat.stdin, arrays)
             cat.stdin.close()
-    assert (folder / "cat.safetensors").read_bytes() == expected, "a process"
+    assert (directory / "cat.safetensors").read_bytes() == expected, "a process"
 
     # pathlib, and a name without the extension.
-    mx.save_safetensors(folder / "pathlib", arrays)
-    assert (folder / "pathlib.safetensors").read_bytes() == expected, "pathlib"
+    mx.save_safetensors(directory / "pathlib", arrays)
+    assert (directory / "pathlib.safetensors").read_bytes() == expected, "pathlib"
 
     class Full(io.RawIOBase):
         def writable(self):
@@ -136,18 +136,18 @@ def role_objects(mx, folder):
         raise AssertionError("an error of the file object is lost")
 
 
-def role_values(mx, folder):
+def role_values(mx, directory):
     """Saves and loads, and says what came back."""
     import numpy as np
 
-    path = str(Path(folder) / "values.safetensors")
+    path = str(Path(directory) / "values.safetensors")
     arrays = weights(mx)
     mx.save_safetensors(path, arrays)
     loaded = mx.load(path)
     assert loaded.keys() == arrays.keys()
     assert all(mx.array_equal(loaded[name], arrays[name]) for name in arrays)
     try:
-        mx.load(str(Path(folder) / "absent.safetensors"))
+        mx.load(str(Path(directory) / "absent.safetensors"))
     except RuntimeError as error:
         assert str(error).startswith("[load_safetensors] Failed to open file"), error
     else:
@@ -237,30 +237,30 @@ def library(interposer, other, readelf):
             check((done.returncode, done.stdout, done.stderr) == (0, "", ""), command, done)
 
 
-def same_outputs(interposer, folder):
-    run("outputs", folder, "stock", "stock")
-    _, said = run("outputs", folder, "ours", "ours", preload=interposer)
+def same_outputs(interposer, directory):
+    run("outputs", directory, "stock", "stock")
+    _, said = run("outputs", directory, "ours", "ours", preload=interposer)
     check(said.count("safealign: saving") == 2 and said.count("safealign: loaded") == 2, "it was not called:", said)
-    run("outputs", folder, "stock", "ours")
-    run("outputs", folder, "ours", "stock", preload=interposer)
-    expected = (folder / "out-stock-from-stock").read_bytes()
+    run("outputs", directory, "stock", "ours")
+    run("outputs", directory, "ours", "stock", preload=interposer)
+    expected = (directory / "out-stock-from-stock").read_bytes()
     check(len(expected) > 1000, "no outputs")
     for name in ("ours-from-ours", "stock-from-ours", "ours-from-stock"):
-        check((folder / f"out-{name}").read_bytes() == expected, f"out-{name} is not what stock MLX computes")
+        check((directory / f"out-{name}").read_bytes() == expected, f"out-{name} is not what stock MLX computes")
     for kind in ("layer", "model"):
-        check(not misaligned(folder / f"{kind}-ours.safetensors"), kind, "misaligned")
+        check(not misaligned(directory / f"{kind}-ours.safetensors"), kind, "misaligned")
 
 
-def switches(interposer, other, folder):
-    path = folder / "values.safetensors"
-    run("values", folder)
+def switches(interposer, other, directory):
+    path = directory / "values.safetensors"
+    run("values", directory)
     stock = path.read_bytes()
-    _, said = run("values", folder, preload=interposer)
+    _, said = run("values", directory, preload=interposer)
     ours = path.read_bytes()
     check("saving" in said and "loaded" in said and ours != stock, said)
 
     def half(save, load, *, preload=interposer, **variables):
-        _, said = run("values", folder, preload=preload, **variables)
+        _, said = run("values", directory, preload=preload, **variables)
         check(("saving" in said, "loaded" in said) == (save, load), variables, said)
         check(path.read_bytes() == (ours if save else stock), variables, "what was saved")
         return said
@@ -268,7 +268,7 @@ def switches(interposer, other, folder):
     half(False, True, SAFEALIGN_MLX_SAVE=0)
     half(True, False, SAFEALIGN_MLX_LOAD=0)
     check(half(False, False, SAFEALIGN_MLX_SAVE=0, SAFEALIGN_MLX_LOAD=0) == "", "it speaks")
-    _, said = run("values", folder, preload=interposer, SAFEALIGN_MLX_VERBOSE="0")
+    _, said = run("values", directory, preload=interposer, SAFEALIGN_MLX_VERBOSE="0")
     check(said == "", "it speaks unasked:", said)
 
     # Built for another version of MLX: said once, and MLX does everything itself.
@@ -279,8 +279,8 @@ def switches(interposer, other, folder):
     check(re.fullmatch(r"safealign: built for MLX \S+, but this is MLX \S+: using MLX's own functions\n", said), said)
 
 
-def memory(interposer, folder):
-    stock, ours = folder / "stock.safetensors", folder / "big.safetensors"
+def memory(interposer, directory):
+    stock, ours = directory / "stock.safetensors", directory / "big.safetensors"
     run("save_big", stock)
     run("save_big", ours, preload=interposer)
     size = ours.stat().st_size
@@ -305,16 +305,16 @@ def memory(interposer, folder):
 
 
 def main():
-    interposer, other, folder, readelf = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    interposer, other, directory, readelf = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     library(interposer, other, readelf)
-    same_outputs(interposer, folder)
-    switches(interposer, other, folder)
-    _, said = run("objects", folder, preload=interposer)
-    check(said.count("saving") == 8 and not misaligned(folder / "path.safetensors"), said)
-    memory(interposer, folder)
-    shutil.rmtree(folder)
+    same_outputs(interposer, directory)
+    switches(interposer, other, directory)
+    _, said = run("objects", directory, preload=interposer)
+    check(said.count("saving") == 8 and not misaligned(directory / "path.safetensors"), said)
+    memory(interposer, directory)
+    shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What stock MLX saves, the adapter loads: equal values, and as many copies as the header says there must be.
 
-    stock_files.py ADAPTER FOLDER
+    stock_files.py ADAPTER DIRECTORY
 
-ADAPTER is the program of adapter.cpp, FOLDER is emptied.
+ADAPTER is the program of adapter.cpp, DIRECTORY is emptied.
 """
 
 import json
@@ -56,15 +56,15 @@ def check(holds, *what):
 
 def main():
     mx.set_default_device(mx.cpu)
-    adapter, folder = sys.argv[1], Path(sys.argv[2])
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    adapter, directory = sys.argv[1], Path(sys.argv[2])
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     saved = arrays()
     expected = {name: (DTYPES[array.dtype][0], list(array.shape), raw(array)) for name, array in saved.items()}
     copies = set()
     # Eight lengths of the header in a row: the data section starts on every remainder.
     for length in range(8):
-        path = folder / f"stock-{length}.safetensors"
+        path = directory / f"stock-{length}.safetensors"
         metadata = {"note": "x" * length}
         mx.save_safetensors(str(path), saved, metadata=metadata)
         tensors, copied, bytes_copied = counted(path)
@@ -82,7 +82,7 @@ def main():
     check(len(copies) > 2 and max(copies) > len(DTYPES), "the files are too much alike:", copies)
 
     # Without metadata MLX writes null, or nothing.
-    path = folder / "bare.safetensors"
+    path = directory / "bare.safetensors"
     mx.save_safetensors(str(path), {"a": mx.arange(3)})
     dump = json.loads(subprocess.run([adapter, "dump", path], check=True, stdout=subprocess.PIPE).stdout)
     check(dump["metadata"] == {} and list(dump["tensors"]) == ["a"], path, dump)

@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(opened) = File::open(&file.0, &options) else { continue };
         for index in 0..opened.len() {
             if let Ok(view) = opened.map_at(index) {
-                // SAFETY: nothing else knows the file.
+                // SAFETY: nothing else uses the file.
                 let bytes = unsafe { view.bytes() };
                 std::hint::black_box(bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>());
             }

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_is_beside_snapshots() {
+    fn a_blob_is_next_to_snapshots() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| root.path().join(name);
         fs::create_dir_all(path("blobs")).expect("creates");

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_is_parsed() {
+    fn an_emitted_index_is_parsed() {
         let map = [("z", "s2"), ("a", "s1")];
         let json = emit(44, &[("format", "pt"), ("total_size", "1")], map.into_iter()).expect("emits");
         let expected = "{\n  \"metadata\": {\n    \"format\": \"pt\",\n    \"total_size\": 44\n  },\n  \

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_shards_are_told_by_the_names() {
+    fn missing_shards_follow_from_the_names() {
         let missing = |names: &[&str]| listing(names).main_set().expect("one set").missing();
         assert_eq!(missing(&["m-2-of-3.safetensors"]), Some(("m-1-of-3.safetensors".to_owned(), 2)));
         let names = ["m-00001-of-00003.fp16.safetensors", "m-00003-of-00003.fp16.safetensors"];

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn kinds_of_names_are_recognised() {
         for (name, model, index, ignored) in [
             ("model.safetensors", true, false, false),
             ("MODEL.SafeTensors", true, false, false),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_shard_has_set_number_and_total() {
+    fn the_name_of_a_shard_has_set_index_and_total() {
         for (name, set, shard) in [
             ("model.safetensors", "model", None),
             ("model-00001-of-00002.safetensors", "model", Some((1, 2))),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_stays_within_its_directory() {
+    fn an_entry_outside_its_directory_is_refused() {
         for (entry, checked) in [
             ("a.safetensors", "a.safetensors"),
             ("./a.safetensors", "a.safetensors"),

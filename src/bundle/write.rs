@@ -577,13 +577,13 @@ mod tests {
 
     /// A process that is killed undoes nothing: a panic at a step simulates it.
     #[test]
-    fn a_reader_never_sees_a_mixture_wherever_the_process_is_killed() {
+    fn a_killed_write_never_leaves_a_mixture() {
         for (old, new) in [(5, 5), (5, 9), (9, 5), (5, 2), (2, 5)] {
             let collide = old == new;
             for steps in 0.. {
                 let root = tempfile::tempdir().expect("a temporary directory");
                 write(root.path(), &data(old, 1), Durability::NotDurable, false).expect("writes");
-                // Of a call that was killed before, and maybe the only copy of something.
+                // Left by an earlier killed call, and possibly the only copy of its data.
                 let earlier = root.path().join(".m-00001-of-00003.safetensors.safealign-old");
                 fs::write(&earlier, b"earlier").expect("writes");
                 REMAINING.set(Some(steps));

@@ -313,7 +313,7 @@ mod tests {
         target.read_exact_at(&mut back, 0).unwrap();
         assert_eq!(back[7..299_997], bytes[..299_990]);
         assert_eq!(back[300_001..], bytes[299_996..]);
-        // The control: the comparison reads what is in the files, not what was copied.
+        // Control: the comparison reads the files, not the copied buffer.
         let other = [run(1, 7, 299_990)];
         job.compare = &other;
         let error = job.run(&mut PageCache::new(&source, 0, true), &mut None).unwrap_err();

@@ -1,4 +1,4 @@
-//! What the tests share: the one place that builds files.
+//! Helpers of the tests, which build all test files.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use safealign::dtype::Dtype;
 use safealign::map::View;
 use safealign::writer::Tensor;
 
-/// The bytes of a view of a file that the test does not modify while it looks at them.
+/// The bytes of a view. The test does not modify the file while it uses them.
 pub fn bytes_of(view: &View) -> &[u8] {
-    // SAFETY: the tests only replace files that are mapped, and write to a mapping in between only.
+    // SAFETY: the tests only replace files that are mapped, and do not write to a mapping while they use this slice.
     unsafe { view.bytes() }
 }
 
-/// The folder of cases, with its manifest.
+/// The directory of cases, with its manifest.
 pub fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
 }
 
-/// An empty folder that goes with the value.
-pub fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+/// An empty directory, removed when the value is dropped.
+pub fn temporary_directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Bytes that are unlike each other from tensor to tensor.
+/// Bytes that differ from tensor to tensor.
 pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -36,7 +36,7 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// A tensor that owns what it has.
+/// A tensor that owns its data.
 pub struct Owned {
     pub name: String,
     pub dtype: Dtype,
@@ -56,7 +56,7 @@ impl Owned {
     }
 }
 
-/// Sizes that push what follows off its alignment: 3, 10, 1 and 6 bytes among others, rank 0, and empty ones.
+/// Sizes that misalign the next tensor: 3, 10, 1 and 6 bytes among others, rank 0, and empty ones.
 pub fn hostile() -> Vec<Owned> {
     let mut tensors = vec![
         Owned::new("three", Dtype::U8, &[3]),
@@ -77,7 +77,7 @@ pub fn hostile() -> Vec<Owned> {
     tensors
 }
 
-/// A file as writers make it that do not align: an unpadded header, then the tensors one behind the other.
+/// A file as written without alignment: an unpadded header, then the tensors without gaps.
 pub fn packed(tensors: &[Owned]) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     let mut data = Vec::new();

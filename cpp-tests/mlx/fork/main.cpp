@@ -1,6 +1,6 @@
 // Saves the same arrays through the fork's functions, to files and to a writer, and loads them by its own.
 //
-//     fork FOLDER
+//     fork DIRECTORY
 
 #include "fork.hpp"
 
