@@ -1706,6 +1706,70 @@ private:
     std::unique_ptr<sa_file, detail::FreeFile> file_ = nullptr;
 };
 
+/// A range of bytes of a file or a mapping.
+struct ByteRange {
+    /// In bytes from the start of the file.
+    std::uint64_t offset = 0;
+    /// In bytes.
+    std::uint64_t nbytes = 0;
+};
+
+/// A part of a mapping for one buffer of a device, and the tensors that are in it; see cut_windows().
+struct Window {
+    /// Start in bytes from the start of the mapping: a multiple of the page size.
+    std::uint64_t offset = 0;
+    /// Size in bytes: a multiple of the page size. The last page may extend beyond the end of the file.
+    std::uint64_t nbytes = 0;
+    /// Index of the first tensor in the window.
+    std::size_t first = 0;
+    /// Number of tensors in the window, which are consecutive.
+    std::size_t count = 0;
+};
+
+/// Cuts a mapping into windows, each for one buffer of a device that takes whole pages and limits the length of a
+/// buffer, such as a Metal or Vulkan buffer over external memory.
+///
+/// A window starts and ends at a page boundary and has whole tensors. Neighbouring windows may share a page. Consecutive
+/// tensors share a window up to `preferred_bytes`; a larger tensor has a window of its own, up to `max_bytes`. A tensor
+/// that needs more than `max_bytes` is in no window. Offsets within a window are congruent to those in the file modulo
+/// the page size, so alignment up to a page is kept.
+///
+/// Pure arithmetic, in linear time. Not part of the C ABI.
+///
+/// @param tensors          The tensors to be shared, in the order of their offsets, as File::at() returns them. The
+///                         mapping starts at offset 0. Leave out tensors that are empty or copied.
+/// @param page_size        In bytes; a power of two.
+/// @param max_bytes        The longest buffer of the device in bytes.
+/// @param preferred_bytes  The size up to which tensors share a window, in bytes. Small windows become resident
+///                         gradually; each costs a buffer.
+/// @return The windows, in the order of their offsets.
+[[nodiscard]] inline std::vector<Window> cut_windows(Span<const ByteRange> tensors, std::uint64_t page_size,
+                                                     std::uint64_t max_bytes, std::uint64_t preferred_bytes) {
+    std::vector<Window> windows;
+    bool is_open = false;
+    for (std::size_t index = 0; index < tensors.size(); ++index) {
+        const std::uint64_t begin = tensors[index].offset / page_size * page_size;
+        // Not rounded up by an addition that may overflow.
+        const std::uint64_t last = tensors[index].offset + tensors[index].nbytes;
+        const std::uint64_t end = last / page_size * page_size + (last % page_size == 0 ? 0 : page_size);
+        if (end - begin > max_bytes) {
+            is_open = false;
+            continue;
+        }
+        if (is_open) {
+            Window& open = windows.back();
+            if (end - open.offset <= max_bytes && end - open.offset <= preferred_bytes) {
+                open.nbytes = end - open.offset;
+                ++open.count;
+                continue;
+            }
+        }
+        windows.push_back({begin, end - begin, index, 1});
+        is_open = true;
+    }
+    return windows;
+}
+
 /// An open bundle: a model file, the shards of one model, or an index with its shards, as if their tensors were in one
 /// file. Its views outlive it. Const calls are safe from several threads at once.
 class Bundle {

@@ -8,6 +8,8 @@
 
 #include <safealign_mlx.hpp>
 
+#include <mlx/version.h>
+
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -40,6 +42,42 @@ bool switched_off(const char* variable) {
     return value != nullptr && std::strcmp(value, "0") == 0;
 }
 
+// The options that the environment selects. Prints a warning for a value that has no meaning.
+safealign::mlx::LoadOptions load_options() {
+    safealign::mlx::LoadOptions options;
+    constexpr const char* variable = "SAFEALIGN_MLX_MAP";
+    const char* value = std::getenv(variable);
+    if (value == nullptr || *value == '\0') {
+        return options;
+    }
+    if (std::strcmp(value, "shared") == 0) {
+        options.map_mode = safealign::MapMode::Shared;
+    } else if (std::strcmp(value, "private") == 0) {
+        options.map_mode = safealign::MapMode::CopyOnWrite;
+    } else {
+        std::fprintf(stderr, "safealign: %s is '%s', but must be 'shared' or 'private': using the default\n", variable,
+                     value);
+    }
+    return options;
+}
+
+// The reasons for copies, such as "; copied: 3 misaligned (24 bytes)".
+std::string reasons(const safealign::mlx::LoadReport& report) {
+    std::string text;
+    const auto add = [&text](const safealign::mlx::Count& count, const char* reason) {
+        if (count.tensors > 0) {
+            text.append(text.empty() ? "; copied: " : ", ");
+            text.append(std::to_string(count.tensors)).append(" ").append(reason);
+            text.append(" (").append(std::to_string(count.nbytes)).append(" bytes)");
+        }
+    };
+    add(report.misaligned, "misaligned");
+    add(report.below_gpu_alignment, "not at a multiple of 16 bytes");
+    add(report.too_large, "larger than a buffer of the device");
+    add(report.refused, "refused by the allocator");
+    return text;
+}
+
 // The MLX that the program has loaded.
 struct Program {
     void* library;
@@ -47,6 +85,7 @@ struct Program {
     bool saves;
     bool loads;
     bool verbose;
+    safealign::mlx::LoadOptions options;
 
     static const Program& get() {
         static const Program program;
@@ -81,6 +120,9 @@ private:
         saves = same_version && !switched_off("SAFEALIGN_MLX_SAVE");
         loads = same_version && !switched_off("SAFEALIGN_MLX_LOAD");
         verbose = std::getenv("SAFEALIGN_MLX_VERBOSE") != nullptr && !switched_off("SAFEALIGN_MLX_VERBOSE");
+        if (loads) {
+            options = load_options();
+        }
     }
 };
 
@@ -135,11 +177,11 @@ __attribute__((visibility("default"))) SafetensorsLoad load_safetensors(const st
         return program.own<LoadFile>(symbol_of(address<This>(&load_safetensors)))(file, s);
     }
     safealign::mlx::LoadReport report;
-    SafetensorsLoad loaded = safealign::mlx::load_safetensors(file, s, report);
+    SafetensorsLoad loaded = safealign::mlx::load_safetensors(file, s, program.options, report);
     if (program.verbose) {
-        std::fprintf(stderr, "safealign: loaded %s: %zu of %zu tensors share the mapping, %llu bytes copied\n",
+        std::fprintf(stderr, "safealign: loaded %s: %zu of %zu tensors share the mapping, %llu bytes copied%s\n",
                      file.c_str(), report.zero_copy, report.tensors,
-                     static_cast<unsigned long long>(report.bytes_copied));
+                     static_cast<unsigned long long>(report.bytes_copied), reasons(report).c_str());
     }
     return loaded;
 }

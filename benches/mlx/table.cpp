@@ -162,7 +162,7 @@ void load(bool by_mlx, const std::string& directory) {
     for (const auto& path : paths) {
         safealign::mlx::LoadReport report;
         const Arrays loaded = by_mlx ? mx::load_safetensors(path.native()).first
-                                     : safealign::mlx::load_safetensors(path.native(), {}, report).first;
+                                     : safealign::mlx::load_safetensors(path.native(), {}, {}, report).first;
         zero_copy += report.zero_copy;
         for (const auto& [name, array] : loaded) {
             all.push_back(array);

@@ -19,17 +19,17 @@ pub fn is_model(name: &OsStr) -> bool {
     extension.is_some_and(|extension| extension.eq_ignore_ascii_case(EXTENSION.as_bytes()))
 }
 
-/// Whether a file is named like an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
-/// variant.
+/// Whether a file is named like an index: `model.safetensors.index.json`, or with a variant as in [`set_of_index`].
 pub fn is_index(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| set_of_index(name).is_some())
 }
 
-/// The set that an index belongs to: `model` for `model.safetensors.index.json`, `model.fp16` for
-/// `model.safetensors.index.fp16.json` and `model.fp16.safetensors.index.json`. `None` if it is not named like an
-/// index.
+/// The set that an index belongs to: `model` for `model.safetensors.index.json`; `model.fp16` for
+/// `model.safetensors.index.fp16.json`, `model.fp16.safetensors.index.json` and, from older versions of diffusers,
+/// `model.safetensors.fp16.index.json`. `None` if it is not named like an index.
 pub fn set_of_index(name: &str) -> Option<String> {
-    let (stem, variant) = name.strip_suffix(".json")?.split_once(".safetensors.index")?;
+    let (stem, rest) = name.strip_suffix(".json")?.split_once(".safetensors")?;
+    let variant = rest.strip_suffix(".index").or_else(|| rest.strip_prefix(".index"))?;
     let is_variant = variant.strip_prefix('.').is_some_and(|variant| !variant.is_empty());
     (!stem.is_empty() && (variant.is_empty() || is_variant)).then(|| format!("{stem}{variant}"))
 }
@@ -88,6 +88,25 @@ pub fn index_name(set: &str) -> String {
     format!("{set}{EXTENSION}.index.json")
 }
 
+/// What ends the name of an old file while it is being replaced. The name begins with a dot.
+const SET_ASIDE: &str = ".safealign-old";
+
+/// The name of an old file while it is being replaced. `attempt` starts at 1: names of earlier calls may be taken.
+pub fn set_aside_name(name: &str, attempt: u32) -> String {
+    match attempt {
+        1 => format!(".{name}{SET_ASIDE}"),
+        _ => format!(".{name}~{attempt}{SET_ASIDE}"),
+    }
+}
+
+/// The name that the file had before it was set aside, if this is a name of [`set_aside_name`].
+pub fn original_name(name: &str) -> Option<&str> {
+    let name = name.strip_prefix('.')?.strip_suffix(SET_ASIDE)?;
+    let (first, attempt) = name.rsplit_once('~').unwrap_or((name, ""));
+    let is_attempt = !attempt.is_empty() && attempt.bytes().all(|byte| byte.is_ascii_digit());
+    Some(if is_attempt { first } else { name })
+}
+
 /// Checks the file that an index entry names, by its text alone, and returns it without `.` components. The error says
 /// what is wrong with it.
 ///
@@ -132,6 +151,7 @@ mod tests {
             ("safetensors", false, false, false),
             ("model.safetensors.index.json", false, true, false),
             ("model.safetensors.index.fp16.json", false, true, false),
+            ("model.safetensors.fp16.index.json", false, true, false),
             ("model.fp16.safetensors.index.json", false, true, false),
             ("._model.safetensors.index.json", false, true, true),
             ("model.safetensors.indexes.json", false, false, false),
@@ -175,6 +195,7 @@ mod tests {
         for (name, set) in [
             ("model.safetensors.index.json", Some("model")),
             ("model.safetensors.index.fp16.json", Some("model.fp16")),
+            ("model.safetensors.fp16.index.json", Some("model.fp16")),
             ("model.fp16.safetensors.index.json", Some("model.fp16")),
             ("model.safetensors", None),
         ] {
@@ -182,6 +203,18 @@ mod tests {
         }
         assert_eq!(set_of_index(&index_name("a.b")).as_deref(), Some("a.b"));
         assert_eq!(ModelName::parse(&model_name("a.b")).map(|name| name.set).as_deref(), Some("a.b"));
+    }
+
+    #[test]
+    fn a_file_that_is_set_aside_keeps_its_name() {
+        for name in ["m.safetensors", "a~b", "a~2x", "a~"] {
+            for attempt in [1, 2, 12] {
+                assert_eq!(original_name(&set_aside_name(name, attempt)), Some(name), "{name} {attempt}");
+            }
+        }
+        for name in ["m.safetensors", ".m.safetensors", "m.safealign-old"] {
+            assert_eq!(original_name(name), None);
+        }
     }
 
     #[test]

@@ -60,8 +60,23 @@ impl Bundle {
     /// [`Status::Format`]: a tensor that two shards have; an index that is malformed, that lists a tensor in a shard
     /// that does not have it, or that has an entry outside its directory, in which case no shard is opened.
     /// [`Status::TooLarge`]: an index above [`MAX_INDEX_LEN`](super::MAX_INDEX_LEN). [`Status::Changed`]: a file of the
-    /// bundle was replaced or modified while the bundle was opened. Otherwise those of [`File::open`].
+    /// bundle was replaced or modified while the bundle was opened. Otherwise those of [`File::open`]. If a call of
+    /// [`write_sharded`](super::write_sharded) was interrupted and its old files are still hidden, errors name one.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Bundle> {
+        Bundle::open_path(path, options).map_err(|error| {
+            let directory = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+            let is_missing = matches!(error.status(), Status::Io | Status::NotFound | Status::InvalidArgument);
+            match set_aside(directory).filter(|_| is_missing) {
+                Some(hidden) => error.and(&format!(
+                    "; a write was interrupted, and an old file is now named {}: see sa_write_sharded",
+                    Name(&hidden)
+                )),
+                None => error,
+            }
+        })
+    }
+
+    fn open_path(path: &Path, options: &OpenOptions) -> Result<Bundle> {
         let is_directory = fs::metadata(path).map_err(|error| Error::io("open", &error).at(path))?.is_dir();
         let files = if is_directory {
             Files::in_directory(path)?
@@ -316,6 +331,13 @@ impl Files {
             _ => Ok(()),
         }
     }
+}
+
+/// The first file in the directory that an interrupted write set aside.
+fn set_aside(directory: &Path) -> Option<String> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let names = fs::read_dir(directory).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| names::original_name(name).is_some()).min()
 }
 
 /// Whether opening failed because nothing is at the path.

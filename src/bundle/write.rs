@@ -16,9 +16,6 @@ use crate::layout::{Plan, TensorSpec};
 use crate::source::require_regular;
 use crate::writer::{Durability, Progress, Tensor, WriteOptions, WriteReport, write_contents};
 
-/// What ends the name of an old file while it is being replaced. The name begins with a dot.
-const ASIDE: &str = ".safealign-old";
-
 /// A bundle, as [`write_sharded`] leaves it. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardedReport {
@@ -78,8 +75,9 @@ pub struct ShardedReport {
 /// # Errors
 /// Whatever fails, the old files are back under their names and no new file is left, with one exception: a failure to
 /// remove an old file is reported when the new bundle is in place. If the process is killed, a reader sees what is
-/// described above, and nothing is lost: where names collide, the old files may have their hidden names. A later call
-/// with `replace` removes those.
+/// described above, and nothing is lost: where names collide, the old files may have their hidden names, complete.
+/// [`Bundle::open`](super::Bundle::open) then names one of them in its error. Renaming each to its old name restores
+/// the old bundle; a later call with `replace` writes the new one and then removes them.
 ///
 /// [`Status::InvalidArgument`]: a `max_shard_bytes` of 0, two tensors of the same name, a prefix that is empty, starts
 /// with a dot, ends with a shard number, or contains `/`, a backslash or NUL; and those of
@@ -238,12 +236,6 @@ impl OldFiles {
                 || names::set_of_index(name).is_some_and(|set| set == prefix)
                 || ModelName::parse(name).is_some_and(|name| name.set == prefix)
         };
-        let set_aside = |name: &str| {
-            let name = name.strip_prefix('.')?.strip_suffix(ASIDE)?;
-            // Set aside more than once: see `hidden`.
-            let first = name.rsplit_once('~').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
-            Some(first.map_or(name, |(name, _)| name).to_owned())
-        };
         let (mut files, mut leftovers) = (Vec::new(), Vec::new());
         for name in all {
             let Some(text) = name.to_str() else { continue };
@@ -254,7 +246,7 @@ impl OldFiles {
                     require_regular(found.file_type()).map_err(|error| error.at(&path))?;
                 }
                 files.push(name);
-            } else if set_aside(text).is_some_and(|name| is_ours(&name)) {
+            } else if names::original_name(text).is_some_and(is_ours) {
                 leftovers.push(name);
             }
         }
@@ -445,13 +437,14 @@ impl Swap<'_> {
 /// be the only copy of an older file: it is left until this call has succeeded.
 fn hidden(directory: &Path, name: &OsStr) -> OsString {
     let name = name.to_string_lossy();
-    let mut hidden = OsString::from(format!(".{name}{ASIDE}"));
-    let mut number = 2;
-    while fs::symlink_metadata(directory.join(&hidden)).is_ok() {
-        hidden = format!(".{name}~{number}{ASIDE}").into();
-        number += 1;
+    let mut attempt = 1;
+    loop {
+        let hidden = names::set_aside_name(&name, attempt);
+        if fs::symlink_metadata(directory.join(&hidden)).is_err() {
+            return hidden.into();
+        }
+        attempt += 1;
     }
-    hidden
 }
 
 #[cfg(not(test))]
@@ -608,9 +601,9 @@ mod tests {
                     })
                 };
                 let is_missing = || {
-                    let opened = Bundle::open(root.path(), &OpenOptions::default());
-                    let held = |name: &OsString| is_aside(name) || name == main_file(old);
-                    opened.is_err() && contents(root.path()).keys().any(held)
+                    let opened = Bundle::open(&root.path().join(main_file(old)), &OpenOptions::default());
+                    let message = opened.err().map(|error| error.message().to_owned()).unwrap_or_default();
+                    message.contains("a write was interrupted, and an old file is now named `.m-0")
                 };
                 assert!(
                     is(old, 1) || is(new, 2) || (collide && is_missing()),
@@ -622,12 +615,22 @@ mod tests {
                     assert!(is_done);
                     break;
                 }
+                // As documented: the old files are complete, and renaming them restores the old bundle.
+                if collide && !is(new, 2) {
+                    fs::remove_file(&earlier).expect("removes");
+                    for name in contents(root.path()).keys().filter_map(|name| name.to_str()) {
+                        if let Some(original) = names::original_name(name) {
+                            fs::rename(root.path().join(name), root.path().join(original)).expect("renames");
+                        }
+                    }
+                    assert!(is(old, 1), "{old} to {new}, killed at step {steps}");
+                }
             }
         }
     }
 
     fn is_aside(name: &OsStr) -> bool {
-        name.as_encoded_bytes().ends_with(ASIDE.as_bytes())
+        name.to_str().is_some_and(|name| names::original_name(name).is_some())
     }
 
     fn main_file(tensors: usize) -> &'static str {

@@ -515,8 +515,12 @@ impl From<&ShardedReport> for sa_sharded_report {
 /// the same prefix are refused unless `replace` is set. Then the shards get their names, the index last, and stale
 /// files are removed. If no new shard has the name of an old one, the old bundle stays complete until the index is
 /// replaced, in one step. If names collide (as many shards as before), the old files are first set aside under hidden
-/// names: a reader finds a missing file in between, never a mixture. Files that are open or mapped keep their content.
-/// Concurrent calls for the same directory and prefix are not serialised.
+/// names, `.NAME.safealign-old`: a reader finds a missing file in between, never a mixture. Files that are open or
+/// mapped keep their content. Concurrent calls for the same directory are serialised.
+///
+/// If the process is killed while the old files have their hidden names, they are complete, the bundle does not open,
+/// and the error of `sa_bundle_open` names one of them. Renaming each to its old name restores the old bundle. A later
+/// call with `replace` writes the new bundle and then removes them.
 ///
 /// @param directory        An existing directory, NUL-terminated, in the system's encoding.
 /// @param prefix           Such as `model`. Not empty, without a directory separator, and not starting with a dot.
